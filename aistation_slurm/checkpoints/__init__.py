@@ -1,0 +1,1 @@
+"""One reader per training framework; inspect and choose. Runs as the user, never unpickles."""

@@ -1,0 +1,226 @@
+"""aistation.toml, decoded strictly into typed structs.
+
+Lookup order: the path given, then ``$AISTATION_CONFIG``, then ``/etc/aistation/aistation.toml``. A missing default file
+means every default; a missing file that was named, an unknown key or a wrong type is a :class:`ConfigError` of one line
+with file, line number and the allowed keys. Units are in the key names: ``_s`` seconds, ``_gbps`` Gb/s, ``_percent`` 0..100.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Optional, Union
+
+import msgspec
+
+from aistation_slurm.errors import ConfigError
+
+__all__ = ["DEFAULT_PATH", "Config", "Mode", "load"]
+
+DEFAULT_PATH = Path("/etc/aistation/aistation.toml")
+
+Mode = Literal["enforce", "observe"]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class Probe(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Where the facts of a node are read. ``root`` is the folder that holds ``sys`` and ``proc``."""
+
+    root: str = "/"
+    kmsg: str = "/dev/kmsg"
+    nvml_library: str = ""
+    """Path of libnvidia-ml.so.1 where the loader does not find it by itself; empty: the loader's."""
+    nvml_deadline_s: Seconds = 10.0
+    """A child that makes NVML calls is given this long before its result counts as ``unknown``."""
+    hang_confirm_s: Seconds = 30.0
+    """Time in state D after which a blocked driver call is ``gpu.driver_hang``."""
+
+
+class Expect(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What a healthy node of this kind has. Unset means: not judged (a count) or taken from Slurm's gres.conf."""
+
+    gpus: Optional[Count] = None
+    hca_ports: Optional[Count] = None
+    rate_gbps: Optional[Annotated[float, msgspec.Meta(gt=0)]] = None
+    """Rate each judged InfiniBand port must reach; unset: the highest rate seen among the node's own IB ports."""
+    ignore_hcas: tuple[str, ...] = ()
+    """Shell patterns of RDMA devices that are never judged (management and storage ports)."""
+    memory_available_percent: Percent = 2.0
+    disk_free_percent: Percent = 2.0
+    disk_paths: tuple[str, ...] = ("/tmp", "/var/spool/slurmd")
+
+
+class Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Node-side files and schedule."""
+
+    state_dir: str = "/run/aistation"
+    gres_conf: str = "/etc/slurm/gres.conf"
+    poll_s: Seconds = 30.0
+    """How often the agent reads what sends no event."""
+
+
+class Gate(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The prolog's decision."""
+
+    mode: Optional[Mode] = None
+    budget_s: Seconds = 8.0
+    """All of the prolog; stays below Slurm's MessageTimeout (10 s by default)."""
+    live_deadline_s: Seconds = 2.0
+    max_age_s: Seconds = 150.0
+    """A node state older than this is read again in place."""
+    refuse: tuple[str, ...] = ("gpu.*", "fabric.port_state", "fabric.rate")
+    """Checks (shell patterns) whose ``fail`` on the job's own devices refuses the job."""
+
+
+class Agent(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The node agent's own actions."""
+
+    mode: Optional[Mode] = None
+    requeue: bool = True
+    """After a drain for a fatal local fault, requeue the opted-in jobs of this node at once."""
+
+
+class Epilog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Clean-up after a job."""
+
+    mode: Optional[Mode] = None
+    term_grace_s: Seconds = 2.0
+    """Between SIGTERM and SIGKILL for an orphan GPU process."""
+    memory_free_mib: Count = 1024
+    """GPU memory in use above this on a GPU without processes is reported (driver reserve and ECC stay below it)."""
+    protect: tuple[str, ...] = (
+        "nvidia-cuda-mps*",
+        "nvidia-persiste*",
+        "nv-hostengine*",
+        "dcgm*",
+        "nvidia-fabricm*",
+    )
+    """Process names (shell patterns) that are never ended."""
+
+
+class Slurm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How Slurm is asked."""
+
+    bin_dir: str = "/usr/bin"
+    conf: str = ""
+    """slurm.conf; empty: ``$SLURM_CONF`` or Slurm's own default."""
+    timeout_s: Seconds = 10.0
+    backend: Literal["auto", "cli", "pyslurm"] = "auto"
+
+
+class Watchdog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Recovery on the controller."""
+
+    mode: Optional[Mode] = None
+    spool_dir: str = "/var/spool/aistation/events"
+    journal: str = "/var/lib/aistation/journal.db"
+    poll_s: Seconds = 30.0
+    """Safety net; events from EpilogSlurmctld are handled at once."""
+    max_restarts: Count = 10
+    """Restarts of one job by the watchdog, where the job did not ask for fewer or more."""
+    max_restarts_cap: Count = 100
+    """The most that ``--ais-max-restarts`` may ask for."""
+    start_gap_s: Seconds = 2.0
+    """StartTime after COMPLETING ended: slurmd refuses a credential of the same second as the last terminate."""
+    partitions: tuple[str, ...] = ()
+    """Partitions whose batch jobs are managed without opting in (requeue only, nothing is put in their environment)."""
+
+
+class Checkpoint(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Reading checkpoint directories, always as the user."""
+
+    startup_timeout_s: Seconds = 30.0
+
+
+class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The whole of aistation.toml. ``mode`` is the default of every part that does not set its own."""
+
+    mode: Mode = "enforce"
+    probe: Probe = Probe()
+    expect: Expect = Expect()
+    node: Node = Node()
+    gate: Gate = Gate()
+    agent: Agent = Agent()
+    epilog: Epilog = Epilog()
+    slurm: Slurm = Slurm()
+    watchdog: Watchdog = Watchdog()
+    checkpoint: Checkpoint = Checkpoint()
+
+    def enforcing(self, part: Union[Gate, Agent, Epilog, Watchdog]) -> bool:
+        """True where ``part`` may act; False where it only observes and says what it would have done."""
+        return (part.mode or self.mode) == "enforce"
+
+
+def load(path: Optional[Path] = None) -> Config:
+    """Read the configuration.
+
+    Raises ConfigError: the named file is missing or unreadable, is not TOML, or has an unknown key or a wrong type.
+    """
+    named = path or (Path(os.environ["AISTATION_CONFIG"]) if os.environ.get("AISTATION_CONFIG") else None)
+    chosen = named or DEFAULT_PATH
+    try:
+        text = chosen.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if named is None:
+            return Config()
+        raise ConfigError(f"{chosen}: no such file; name an existing one or unset AISTATION_CONFIG") from None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{chosen}: cannot be read: {exc}") from exc
+    return parse(text, str(chosen))
+
+
+def parse(text: str, origin: str) -> Config:
+    """Decode TOML text; ``origin`` names it in messages."""
+    try:
+        return msgspec.toml.decode(text, type=Config)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(_explain(text, origin, str(exc))) from exc
+    except (msgspec.DecodeError, ValueError) as exc:
+        # tomllib's own message already ends with "(at line N, column M)"
+        raise ConfigError(f"{origin}: not valid TOML: {exc}") from exc
+
+
+def _explain(text: str, origin: str, message: str) -> str:
+    """Turn msgspec's ``... - at `$.gate` `` into file:line, the allowed keys and the nearest one."""
+    match = re.search(r" - at `\$\.?([^`]*)`$", message)
+    where = [p for p in (match.group(1).split(".") if match else []) if p]
+    what = message[: match.start()] if match else message
+    unknown = re.search(r"unknown field `([^`]+)`", what)
+    if unknown:
+        key = unknown.group(1)
+        allowed = _allowed_keys(where)
+        near = difflib.get_close_matches(key, allowed, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        section = f"[{'.'.join(where)}]" if where else "the top level"
+        line = _line_of(text, where, key)
+        return f"{origin}:{line}: unknown key {key!r} in {section}{hint} Allowed: {', '.join(allowed)}"
+    names = [re.sub(r"\[.*\]$", "", p) for p in where]
+    line = _line_of(text, names[:-1], names[-1]) if names else 1
+    return f"{origin}:{line}: {'.'.join(where)}: {what[0].lower() + what[1:]}"
+
+
+def _allowed_keys(where: list[str]) -> list[str]:
+    struct: object = Config
+    for part in where:
+        fields = {f.encode_name: f.type for f in msgspec.structs.fields(struct)}  # type: ignore[arg-type]
+        struct = fields.get(part, Config)
+    return sorted(f.encode_name for f in msgspec.structs.fields(struct))  # type: ignore[arg-type]
+
+
+def _line_of(text: str, section: list[str], key: str) -> int:
+    """Line (1-based) where ``key`` is set inside ``[section]``; 1 when it is not found (inline tables)."""
+    wanted, current = ".".join(section), ""
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        header = re.match(r"\[\s*([^\[\]]+?)\s*\]", line)
+        if header:
+            current = header.group(1)
+            if current == (f"{wanted}.{key}" if wanted else key):
+                return number
+        elif current == wanted and re.match(rf"[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
+            return number
+    return 1

@@ -1,0 +1,1 @@
+"""Pure judgement: snapshots (and earlier snapshots) in, findings out. No clock, no file, no subprocess."""

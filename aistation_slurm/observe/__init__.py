@@ -1,0 +1,1 @@
+"""What people look at: status, incidents, the story of a job, metrics."""
