@@ -1,0 +1,55 @@
+# Two commands do everything on a fresh Debian or Ubuntu machine, as root: `make demo` and `make test`.
+PYTHON  ?= /usr/bin/python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STOCK   ?=
+ARGS    ?=
+
+.PHONY: help setup plugins demo test test-unit test-cluster lint format bench clean
+
+help:
+	@echo 'make setup         install what is missing (apt, pip) and make .venv/bin/aistation'
+	@echo 'make demo          a GPU falls off the bus under a training job on a real Slurm: watch it recover'
+	@echo 'make demo STOCK=1  the same without AIStation'
+	@echo 'make test          all tests (unit and real Slurm); ARGS="-k name" passes options to pytest'
+	@echo 'make test-unit     the tests that need no Slurm and no root'
+	@echo 'make test-cluster  the tests on a real Slurm in namespaces (root)'
+	@echo 'make lint          ruff, mypy --strict, shellcheck, C warnings as errors'
+	@echo 'make bench         measured figures, as ratios from one run'
+	@echo 'make plugins       build the SPANK plugin against the Slurm found'
+
+setup:
+	@PYTHON=$(PYTHON) sh scripts/setup.sh
+
+plugins: setup
+	@$(MAKE) --no-print-directory -C slurm_plugins
+
+demo: setup plugins
+	@$(BIN)/python examples/demo/demo.py $(if $(STOCK),--stock) $(ARGS)
+
+test: setup plugins
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-unit: setup plugins
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+test-cluster: setup plugins
+	@$(BIN)/python -m pytest tests/cluster $(ARGS)
+
+lint: setup
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@sh scripts/shellcheck.sh
+
+format: setup
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup plugins
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	@$(MAKE) --no-print-directory -C slurm_plugins clean
+	rm -rf demo-out bench-out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
