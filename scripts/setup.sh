@@ -64,7 +64,8 @@ fi
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 9))' || die "$PYTHON is older than Python 3.9. Name a newer one: make setup PYTHON=/usr/bin/python3.11"
 
 stamp=$VENV/.installed
-if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
+wanted=$(cksum <pyproject.toml)
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
     say "making the virtual environment $VENV (about a minute)"
     [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
     log=$(mktemp)
@@ -75,5 +76,5 @@ if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || ! "$VENV/bin/python" 
     rm -f "$log"
     # byte code beforehand: the prolog runs as root with -I and should find it made
     "$VENV/bin/python" -m compileall -q aistation_slurm
-    touch "$stamp"
+    printf '%s\n' "$wanted" >"$stamp"
 fi
