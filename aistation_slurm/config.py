@@ -1,8 +1,9 @@
 """aistation.toml, decoded strictly into typed structs.
 
-Lookup order: the path given, then ``$AISTATION_CONFIG``, then ``/etc/aistation/aistation.toml``. A missing default file
-means every default; a missing file that was named, an unknown key or a wrong type is a :class:`ConfigError` of one line
-with file, line number and the allowed keys. Units are in the key names: ``_s`` seconds, ``_gbps`` Gb/s, ``_percent`` 0..100.
+Lookup order: the path given, then ``$AISTATION_CONFIG``, then ``/etc/aistation/aistation.toml``. A missing default
+file means every default. A missing file that was named, an unknown key or a wrong type is a :class:`ConfigError` of one
+line with file, line number and the allowed keys. Units are in the key names: ``_s`` seconds, ``_gbps`` Gb/s,
+``_percent`` 0..100.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Optional, Union
+from typing import Annotated, Literal, Optional, Union, get_args
 
 import msgspec
 
@@ -194,21 +195,40 @@ def _explain(text: str, origin: str, message: str) -> str:
         key = unknown.group(1)
         allowed = _allowed_keys(where)
         near = difflib.get_close_matches(key, allowed, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
         section = f"[{'.'.join(where)}]" if where else "the top level"
         line = _line_of(text, where, key)
-        return f"{origin}:{line}: unknown key {key!r} in {section}{hint} Allowed: {', '.join(allowed)}"
+        return f"{origin}:{line}: unknown key {key!r} in {section}{hint}. Allowed: {', '.join(allowed)}"
     names = [re.sub(r"\[.*\]$", "", p) for p in where]
     line = _line_of(text, names[:-1], names[-1]) if names else 1
-    return f"{origin}:{line}: {'.'.join(where)}: {what[0].lower() + what[1:]}"
+    choices = "" if "enum value" not in what else f". Allowed: {', '.join(_choices(names))}"
+    return f"{origin}:{line}: {'.'.join(where)}: {what[0].lower() + what[1:]}{choices}"
+
+
+def _field_type(where: list[str]) -> object:
+    """The declared type at a key path such as ``["gate", "mode"]``."""
+    current: object = Config
+    for part in where:
+        fields = {f.encode_name: f.type for f in msgspec.structs.fields(current)}  # type: ignore[arg-type]
+        current = fields[part]
+    return current
+
+
+def _choices(where: list[str]) -> list[str]:
+    """The values of a ``Literal`` key, also inside ``Optional``."""
+    found: list[str] = []
+    pending: list[object] = [_field_type(where)]
+    while pending:
+        for arg in get_args(pending.pop()):
+            if isinstance(arg, str):
+                found.append(arg)
+            else:
+                pending.append(arg)
+    return found
 
 
 def _allowed_keys(where: list[str]) -> list[str]:
-    struct: object = Config
-    for part in where:
-        fields = {f.encode_name: f.type for f in msgspec.structs.fields(struct)}  # type: ignore[arg-type]
-        struct = fields.get(part, Config)
-    return sorted(f.encode_name for f in msgspec.structs.fields(struct))  # type: ignore[arg-type]
+    return sorted(f.encode_name for f in msgspec.structs.fields(_field_type(where)))  # type: ignore[arg-type]
 
 
 def _line_of(text: str, section: list[str], key: str) -> int:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# shellcheck over every POSIX sh file of the project, found by its first line.
+# Runs shellcheck over every POSIX sh file of the project, found by its first line.
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files | while IFS= read -r file; do
