@@ -1,0 +1,207 @@
+"""The cluster that tests, benchmarks and the demo drive.
+
+    with Cluster(nodes=4) as c:
+        job = c.submit("srun hostname", "--nodes=2", user="alice")
+        c.wait_job(job, "COMPLETED")
+
+Needs root and Debian's Slurm packages. Everything it makes is inside its own namespaces and one folder below /tmp.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Optional
+
+from tests.cluster import host_root, slurm_conf, slurm_view
+from tests.cluster.fleet import ADDRESS, CONTROLLER, Fleet
+from tests.cluster.namespaces import ClusterError
+
+
+class Cluster(Fleet):
+    """N nodes ``gpu1``..``gpuN``, a controller ``ctl``, users alice and bob; two leaf switches and a spine."""
+
+    def __init__(
+        self,
+        nodes: int = 4,
+        gpus: int = 8,
+        hcas: int = 8,
+        aistation: bool = True,
+        conf_extra: str = "",
+        mode: str = "enforce",
+    ) -> None:
+        """Nothing is started yet.
+
+        aistation: put the suite in force; false is stock Slurm. mode: "enforce" or "observe", for aistation.toml.
+        conf_extra: slurm.conf lines; a key set here replaces the harness's own value.
+        """
+        super().__init__([f"gpu{i}" for i in range(1, nodes + 1)])
+        self.gpus = gpus
+        self.hcas = hcas
+        self.aistation = aistation
+        self.mode = mode
+        self.conf_extra = conf_extra
+        self.notes: list[str] = []
+        """What of the suite could not be put in force, and why."""
+        self.startup_s = 0.0
+
+    @property
+    def hostlist(self) -> str:
+        """The nodes as a Slurm hostlist."""
+        return self.names[0] if len(self.names) == 1 else f"gpu[1-{len(self.names)}]"
+
+    @property
+    def conf_dir(self) -> Path:
+        """Folder that every host sees as /etc/slurm."""
+        return self.dir / "etc/slurm"
+
+    # ---- life ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Boot everything; returns when every node is IDLE. Raises ClusterError; then nothing is left running."""
+        began = time.monotonic()
+        try:
+            self._make()
+            self._write_munge_key()
+            slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, ADDRESS, {}, self.conf_extra)
+            self._boot_controller()
+            self._start_munged(CONTROLLER)
+            self.start_slurmctld()
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(self._start_node, self.names))
+            self.wait_for(self._all_idle, 60, "every node to be IDLE")
+        except BaseException as exc:
+            if isinstance(exc, ClusterError) and self._dir is not None:
+                exc.args = (f"{exc}\n{self.last_words()}",)
+            self.stop()
+            raise
+        self.startup_s = time.monotonic() - began
+
+    def reset(self) -> None:
+        """Cancel every job, switch every node on, and make every node IDLE without drain or reason."""
+        self.run(["scancel", "--user=root", "--user=alice", "--user=bob"], check=False)
+        for name in self.names:
+            if name not in self._hosts:
+                self.start_node(name)
+
+        def idle() -> bool:
+            if self._all_idle():
+                return True
+            for node in self._nodes():
+                if "DRAIN" in node["flags"] or node["state"] in ("DOWN", "FAIL"):
+                    self.run(["scontrol", "update", f"NodeName={node['name']}", "State=RESUME"], check=False)
+            return False
+
+        self.wait_for(idle, 90, "every node to be IDLE again")
+
+    def _write_munge_key(self) -> None:
+        key = self.dir / "etc/munge/munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        for path in (key, key.parent):
+            os.chown(path, *host_root.account("munge"))
+
+    # ---- daemons ------------------------------------------------------------------------------------------------
+
+    def _start_node(self, name: str, new_boot: bool = True) -> None:
+        steps: list[host_root.Step] = [["device", f"/dev/nvidia{i}", 195, i] for i in range(self.gpus)]
+        steps.append(["device", "/dev/nvidiactl", 195, 255])
+        self._boot_node(name, steps, new_boot)
+        self._start_munged(name)
+        self.start_slurmd(name)
+
+    def start_node(self, name: str, reboot: bool = True) -> None:
+        """Switch a node on again. ``reboot=False`` keeps the boot id (a state file of before then counts)."""
+        if name in self._hosts:
+            raise ClusterError(f"host {name} is switched on already")
+        self._start_node(name, reboot)
+
+    def _start_munged(self, host: str) -> None:
+        service = self.start_service(f"munged.{host}", host, ["munged", "--foreground"], "munge")
+        socket = Path(f"/proc/{self.host(host).pid}/root/run/munge/munge.socket.2")
+        self.wait_for(lambda: socket.exists() or not service.alive, 20, f"munged on {host}", interval=0.01)
+        if not service.alive:
+            raise ClusterError(f"munged on {host} ended: {self.logs(f'munged.{host}').strip()}")
+
+    def start_slurmctld(self) -> None:
+        """Start the controller daemon and wait until it answers."""
+        service = self.start_service("slurmctld", CONTROLLER, ["slurmctld", "-D"])
+
+        def answers() -> bool:
+            if not service.alive:
+                raise ClusterError(f"slurmctld ended with code {service.process.returncode}")
+            return self.run(["scontrol", "ping"], timeout=30, check=False).returncode == 0
+
+        self.wait_for(answers, 30, "slurmctld to answer")
+
+    def stop_slurmctld(self, sig: int = signal.SIGTERM) -> None:
+        """SIGTERM saves Slurm's state, as `systemctl stop` does; pass SIGKILL for a crash."""
+        self.end_service("slurmctld", sig)
+
+    def start_slurmd(self, name: str) -> None:
+        self.start_service(f"slurmd.{name}", name, ["slurmd", "-D"])
+
+    def kill_slurmd(self, name: str, sig: int = signal.SIGKILL) -> None:
+        """End slurmd alone; the job's processes live on."""
+        self.end_service(f"slurmd.{name}", sig)
+
+    # ---- Slurm's commands and answers ---------------------------------------------------------------------------
+
+    def submit(self, script: str, *options: str, user: str = "alice", env: Optional[Mapping[str, str]] = None) -> int:
+        """sbatch a script (a missing `#!` line is added); returns the job id. Output goes to /shared/<user>/."""
+        text = script if script.startswith("#!") else f"#!/bin/bash\n{script}\n"
+        result = self.run(["sbatch", "--parsable", *options], user, input=text, env=env)
+        return int(result.stdout.strip().split(";")[0])
+
+    def expand(self, hostlist: str) -> list[str]:
+        """A Slurm hostlist as names; "" and "(null)" are none."""
+        if hostlist in ("", "(null)"):
+            return []
+        return self.run(["scontrol", "show", "hostnames", hostlist]).stdout.split()
+
+    def job(self, job_id: int) -> Optional[dict[str, Any]]:
+        """The job as `squeue --json` has it; None when Slurm no longer knows it."""
+        return slurm_view.find_job(self.run(["squeue", "--json", "--states=all"]).stdout, job_id)
+
+    def show_job(self, job_id: int) -> dict[str, str]:
+        """`scontrol show job` as key -> value."""
+        return slurm_view.parse_record(self.run(["scontrol", "-o", "show", "job", str(job_id)]).stdout)
+
+    def node(self, name: str) -> dict[str, Any]:
+        """state ("IDLE"), flags (["DRAIN"]), reason (text or ""), boot_time (epoch s); the rest: `sinfo --json`."""
+        return next(node for node in self._nodes() if node["name"] == name)
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return slurm_view.parse_nodes(self.run(["sinfo", "--json"]).stdout)
+
+    def _all_idle(self) -> bool:
+        return all(node["state"] == "IDLE" and not node["flags"] for node in self._nodes())
+
+    def wait_job(self, job_id: int, *states: str, timeout: float = 60) -> dict[str, Any]:
+        """Wait until the job is in one of ``states``; returns the job."""
+        last: dict[str, Any] = {}
+
+        def reached() -> bool:
+            last.clear()
+            last.update(self.job(job_id) or {"job_state": "UNKNOWN"})
+            return last["job_state"] in states
+
+        try:
+            self.wait_for(reached, timeout, "")
+        except ClusterError:
+            seen = {key: last.get(key) for key in ("job_state", "state_reason", "nodes", "state_description")}
+            wanted = " or ".join(states)
+            raise ClusterError(f"waited {timeout:g} s for job {job_id} to be {wanted}; it is {seen}") from None
+        return last
