@@ -1,0 +1,1 @@
+"""Measured figures, as ratios from one run: ``make bench``. Nothing here asserts a time."""
