@@ -18,8 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
 
-from tests.cluster import host_root, slurm_conf, slurm_view
+from tests.cluster import fakenvml, host_root, slurm_conf, slurm_view
+from tests.cluster.faults import Fault
 from tests.cluster.fleet import ADDRESS, CONTROLLER, Fleet
+from tests.cluster.hardware import Hardware
 from tests.cluster.namespaces import ClusterError
 
 
@@ -49,6 +51,7 @@ class Cluster(Fleet):
         self.notes: list[str] = []
         """What of the suite could not be put in force, and why."""
         self.startup_s = 0.0
+        self.hardware: dict[str, Hardware] = {}
 
     @property
     def hostlist(self) -> str:
@@ -75,6 +78,7 @@ class Cluster(Fleet):
         try:
             self._make()
             self._write_munge_key()
+            self._make_hardware()
             slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, ADDRESS, {}, self.conf_extra)
             self._boot_controller()
             self._start_munged(CONTROLLER)
@@ -90,11 +94,17 @@ class Cluster(Fleet):
         self.startup_s = time.monotonic() - began
 
     def reset(self) -> None:
-        """Cancel every job, switch every node on, and make every node IDLE without drain or reason."""
-        self.run(["scancel", "--user=root", "--user=alice", "--user=bob"], check=False)
+        """Cancel every job; repair and reboot nodes with a fault; make every node IDLE without drain or reason."""
+        for user in ("root", *host_root.USERS):
+            self.run(["scancel", f"--user={user}"], check=False)
         for name in self.names:
-            if name not in self._hosts:
-                self.start_node(name)
+            if self.hardware[name].faulty:
+                self.heal(name)
+                if name in self._hosts:
+                    self.kill_node(name)
+        off = [name for name in self.names if name not in self._hosts]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(self.start_node, off))
 
         def idle() -> bool:
             if self._all_idle():
@@ -113,12 +123,33 @@ class Cluster(Fleet):
         for path in (key, key.parent):
             os.chown(path, *host_root.account("munge"))
 
+    # ---- hardware -----------------------------------------------------------------------------------------------
+
+    def _make_hardware(self) -> None:
+        library = fakenvml.build(self.dir / "product")
+        for name in self.names:
+            self.hardware[name] = Hardware(self.disk(name) / "aisim", name, self.gpus, self.hcas)
+            self.hardware[name].install(library)
+
+    def inject(self, node: str, fault: Fault) -> None:
+        """Break something on a node: ``inject("gpu2", gpu_lost(3))``. Also possible while the node is off."""
+        fault.apply(self.hardware[node])
+        self.hardware[node].faulty = True
+
+    def heal(self, node: str) -> None:
+        """The node's hardware is as new; its kernel log keeps its lines until the node is rebooted."""
+        self.hardware[node].make_healthy()
+
     # ---- daemons ------------------------------------------------------------------------------------------------
 
     def _start_node(self, name: str, new_boot: bool = True) -> None:
         steps: list[host_root.Step] = [["device", f"/dev/nvidia{i}", 195, i] for i in range(self.gpus)]
         steps.append(["device", "/dev/nvidiactl", 195, 255])
-        self._boot_node(name, steps, new_boot)
+        steps.append(["bind", "/run/aisim", str(self.disk(name) / "aisim")])
+        if new_boot:
+            self._new_boot_id(name)
+            self.hardware[name].boot((self.disk(name) / "boot_id").read_text(encoding="utf-8").strip())
+        self._boot_node(name, steps)
         self._start_munged(name)
         self.start_slurmd(name)
 

@@ -70,17 +70,18 @@ class Fleet:
             host_root.make_disk(self.disk(name), name)
 
     def _boot_controller(self) -> None:
+        self._new_boot_id(CONTROLLER)
         self._boot(CONTROLLER, [])
         self._hosts[CONTROLLER].net(
             f"link set lo up\nlink add lan type bridge\naddr add {ADDRESS}/16 dev lan\nlink set lan up\n"
         )
 
-    def _boot_node(self, name: str, steps: Sequence[host_root.Step], new_boot: bool = True) -> None:
-        """Boot and join the network. ``new_boot`` false keeps the boot id."""
+    def _boot_node(self, name: str, steps: Sequence[host_root.Step]) -> None:
+        """Boot and join the network."""
         # slurmctld takes a node for rebooted when its boot time is later, in whole seconds, than its last answer.
         if self._boots[name]:
             time.sleep(max(0.0, self._off_since[name] + REBOOT_S - time.monotonic()))
-        self._boot(name, steps, new_boot)
+        self._boot(name, steps)
         host = self._hosts[name]
         # A new name at each boot: the kernel takes a killed host's interface away a little later.
         link = f"{name}b{self._boots[name]}"
@@ -90,19 +91,19 @@ class Fleet:
         address = _address(self.names.index(name))
         host.net(f"link set lo up\naddr add {address}/16 dev eth0\nlink set eth0 up\n")
 
-    def _boot(self, name: str, steps: Sequence[host_root.Step], new_boot: bool = True) -> None:
+    def _new_boot_id(self, name: str) -> None:
+        (self.disk(name) / "boot_id").write_text(f"{uuid.uuid4()}\n", encoding="utf-8")
+
+    def _boot(self, name: str, steps: Sequence[host_root.Step]) -> None:
         disk = self.disk(name)
         root = disk / "root"
         root.mkdir(exist_ok=True)
-        boot_id = disk / "boot_id"
-        if new_boot or not boot_id.exists():
-            boot_id.write_text(f"{uuid.uuid4()}\n", encoding="utf-8")
         self._boots[name] += 1
         plan = {
             "hostname": name,
             "root": str(root),
             "lifeline": name == CONTROLLER,
-            "steps": host_root.steps(self.dir, disk, boot_id, steps),
+            "steps": host_root.steps(self.dir, disk, disk / "boot_id", steps),
         }
         inside = None if name == CONTROLLER else self._hosts[CONTROLLER]
         self._hosts[name] = Host(name, plan, disk / "plan.json", inside)

@@ -180,11 +180,17 @@ class Service:
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
     """End what ``Host.popen`` started, with its children."""
+    # nsenter, the leader, last and by itself: it reaps the command, which else stays a zombie in the host.
+    for pid in _group_members(process.pid):
+        if pid != process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait(30)
+        process.wait(2)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
     close_streams(process)
 
 
@@ -202,12 +208,14 @@ def _fresh_uptime() -> list[str]:
     """
     if not os.path.exists("/proc/self/ns/time"):
         return []
-    up = int(time.clock_gettime(time.CLOCK_BOOTTIME))
-    return ["--time", f"--boottime={1 - up}"] if up > 1 else []
+    options = ["--time"]
+    for name, clock in (("boottime", time.CLOCK_BOOTTIME), ("monotonic", time.CLOCK_MONOTONIC)):
+        options.append(f"--{name}={min(0, 1 - int(time.clock_gettime(clock)))}")
+    return options
 
 
-def _children(pid: int) -> list[int]:
-    """Direct children, from /proc/*/stat (/proc/PID/task/*/children needs a kernel option that many lack)."""
+def _process_table() -> list[tuple[int, int, int]]:
+    """(pid, parent, process group) of all, from /proc/*/stat: .../children needs a kernel option that many lack."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -215,9 +223,17 @@ def _children(pid: int) -> list[int]:
                 text = Path("/proc", entry, "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
-            if int(text.rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry))
+            fields = text.rpartition(")")[2].split()
+            found.append((int(entry), int(fields[1]), int(fields[2])))
     return found
+
+
+def _children(pid: int) -> list[int]:
+    return [child for child, parent, _ in _process_table() if parent == pid]
+
+
+def _group_members(group: int) -> list[int]:
+    return [pid for pid, _, its_group in _process_table() if its_group == group]
 
 
 def _descendants(pid: int) -> list[int]:
