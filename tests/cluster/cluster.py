@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
 
-from tests.cluster import fakenvml, host_root, slurm_conf, slurm_view
+from tests.cluster import fakenvml, host_root, slurm_conf, slurm_view, suite
 from tests.cluster.faults import Fault
 from tests.cluster.fleet import ADDRESS, CONTROLLER, Fleet
 from tests.cluster.hardware import Hardware
@@ -36,22 +37,26 @@ class Cluster(Fleet):
         aistation: bool = True,
         conf_extra: str = "",
         mode: str = "enforce",
+        config: Optional[suite.Settings] = None,
     ) -> None:
         """Nothing is started yet.
 
         aistation: put the suite in force; false is stock Slurm. mode: "enforce" or "observe", for aistation.toml.
         conf_extra: slurm.conf lines; a key set here replaces the harness's own value.
+        config: more of aistation.toml, {"node": {"poll_s": 1.0}}.
         """
         super().__init__([f"gpu{i}" for i in range(1, nodes + 1)])
         self.gpus = gpus
         self.hcas = hcas
         self.aistation = aistation
         self.mode = mode
+        self.config = dict(config or {})
         self.conf_extra = conf_extra
         self.notes: list[str] = []
         """What of the suite could not be put in force, and why."""
         self.startup_s = 0.0
         self.hardware: dict[str, Hardware] = {}
+        self._agents: set[str] = set()
 
     @property
     def hostlist(self) -> str:
@@ -79,19 +84,23 @@ class Cluster(Fleet):
             self._make()
             self._write_munge_key()
             self._make_hardware()
-            slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, ADDRESS, {}, self.conf_extra)
+            self._write_conf()
             self._boot_controller()
             self._start_munged(CONTROLLER)
             self.start_slurmctld()
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(self._start_node, self.names))
             self.wait_for(self._all_idle, 60, "every node to be IDLE")
+            if self.aistation:
+                self._start_suite()
         except BaseException as exc:
             if isinstance(exc, ClusterError) and self._dir is not None:
                 exc.args = (f"{exc}\n{self.last_words()}",)
             self.stop()
             raise
         self.startup_s = time.monotonic() - began
+        for note in self.notes:
+            print(f"test cluster: {note}", file=sys.stderr)
 
     def reset(self) -> None:
         """Cancel every job; repair and reboot nodes with a fault; make every node IDLE without drain or reason."""
@@ -115,6 +124,15 @@ class Cluster(Fleet):
             return False
 
         self.wait_for(idle, 90, "every node to be IDLE again")
+
+    def _write_conf(self) -> None:
+        settings = suite.slurm_settings(self.notes) if self.aistation else {}
+        slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, ADDRESS, settings, self.conf_extra)
+        if self.aistation:
+            suite.install_plugins(self.conf_dir, self.notes)
+            for name in [CONTROLLER, *self.names]:
+                toml = self.disk(name) / "aistation/aistation.toml"
+                toml.write_text(suite.node_config(self.mode, self.hcas, self.config), encoding="utf-8")
 
     def _write_munge_key(self) -> None:
         key = self.dir / "etc/munge/munge.key"
@@ -152,12 +170,20 @@ class Cluster(Fleet):
         self._boot_node(name, steps)
         self._start_munged(name)
         self.start_slurmd(name)
+        if name in self._agents:
+            self.start_agent(name)
 
     def start_node(self, name: str, reboot: bool = True) -> None:
-        """Switch a node on again. ``reboot=False`` keeps the boot id (a state file of before then counts)."""
+        """Switch a node on again; returns when slurmctld has seen it. ``reboot=False`` keeps the boot id.
+
+        Slurm 22.05 with ReturnToService=1 may then have it DOWN ("Node unexpectedly rebooted"), as at a site.
+        """
         if name in self._hosts:
             raise ClusterError(f"host {name} is switched on already")
         self._start_node(name, reboot)
+        if self._services["slurmctld"].alive:
+            off = int(self._off_since[name])
+            self.wait_for(lambda: self.node(name)["boot_time"] > off, 60, f"slurmctld to see {name} after its boot")
 
     def _start_munged(self, host: str) -> None:
         service = self.start_service(f"munged.{host}", host, ["munged", "--foreground"], "munge")
@@ -187,6 +213,47 @@ class Cluster(Fleet):
     def kill_slurmd(self, name: str, sig: int = signal.SIGKILL) -> None:
         """End slurmd alone; the job's processes live on."""
         self.end_service(f"slurmd.{name}", sig)
+
+    # ---- AIStation's daemons ------------------------------------------------------------------------------------
+
+    def _start_suite(self) -> None:
+        if suite.has_command("watchdog"):
+            self.start_watchdog()
+        else:
+            self.notes.append("no watchdog runs: aistation_slurm/cli/watchdog.py does not exist")
+        if not suite.has_command("agent"):
+            self.notes.append("no agents run: aistation_slurm/cli/agent.py does not exist")
+            return
+        for name in self.names:
+            self.start_agent(name)
+        try:
+            self.wait_for(lambda: all(map(self._agent_is_up, self.names)), 30, "")
+        except ClusterError:
+            late = [name for name in self.names if not self._agent_is_up(name)]
+            self.notes.append(f"no node state (/run/aistation/state) on {', '.join(late)}; see logs('agent.{late[0]}')")
+
+    def _agent_is_up(self, name: str) -> bool:
+        return Path(f"/proc/{self.host(name).pid}/root/run/aistation/state").exists()
+
+    def start_agent(self, name: str) -> None:
+        """`aistation agent` on a node; from now on also after each boot of that node."""
+        self.start_service(f"agent.{name}", name, ["aistation", "agent"])
+        self._agents.add(name)
+
+    def stop_agent(self, name: str, sig: int = signal.SIGTERM) -> None:
+        self._agents.discard(name)
+        self.end_service(f"agent.{name}", sig)
+
+    def start_watchdog(self) -> None:
+        """`aistation watchdog run` on the controller, as user slurm."""
+        self.start_service("watchdog", CONTROLLER, ["aistation", "watchdog", "run"], "slurm")
+
+    def stop_watchdog(self) -> None:
+        self.end_service("watchdog", signal.SIGTERM)
+
+    def kill_watchdog(self) -> None:
+        """SIGKILL: it can save nothing."""
+        self.end_service("watchdog", signal.SIGKILL)
 
     # ---- Slurm's commands and answers ---------------------------------------------------------------------------
 

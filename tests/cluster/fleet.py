@@ -80,7 +80,7 @@ class Fleet:
         """Boot and join the network."""
         # slurmctld takes a node for rebooted when its boot time is later, in whole seconds, than its last answer.
         if self._boots[name]:
-            time.sleep(max(0.0, self._off_since[name] + REBOOT_S - time.monotonic()))
+            time.sleep(max(0.0, self._off_since[name] + REBOOT_S - time.time()))
         self._boot(name, steps)
         host = self._hosts[name]
         # A new name at each boot: the kernel takes a killed host's interface away a little later.
@@ -131,7 +131,7 @@ class Fleet:
             raise ClusterError(f"no node {name!r}; there are {', '.join(self.names)}")
         self.host(name).power_off()
         del self._hosts[name]
-        self._off_since[name] = time.monotonic()
+        self._off_since[name] = time.time()
         for key in [k for k, s in self._services.items() if s.host.name == name]:
             self._services.pop(key).process.wait(30)
 

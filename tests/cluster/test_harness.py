@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster import Cluster, ClusterError, CommandError
+from tests.cluster import Cluster, ClusterError, CommandError, gpu_lost
 
 pytestmark = pytest.mark.cluster
 
@@ -86,9 +86,28 @@ def test_power_cut_requeues_the_job_and_the_node_comes_back(cluster: Cluster) ->
     assert cluster.run(["cat", "/proc/sys/kernel/random/boot_id"], host="gpu4").stdout != boot_id
     node = cluster.node("gpu4")
     assert node["boot_time"] > before
-    if "DOWN" in node["state"]:
-        cluster.run(["scontrol", "update", "NodeName=gpu4", "State=RESUME"])
-    cluster.wait_for(lambda: cluster.node("gpu4")["state"] == "IDLE", 30, "gpu4 to be IDLE")
+    cluster.reset()
+    assert cluster.node("gpu4")["state"] == "IDLE"
+
+
+def test_reset_repairs_reboots_and_gives_back(cluster: Cluster) -> None:
+    boot = ["cat", "/proc/sys/kernel/random/boot_id"]
+    before = {name: cluster.run(boot, host=name).stdout for name in cluster.names}
+    running = cluster.submit("sleep 300", "--nodes=4", "--gpus-per-node=8")
+    held = cluster.submit("true", "--hold", user="bob")
+    cluster.wait_job(running, "RUNNING")
+    cluster.inject("gpu2", gpu_lost(3))
+    cluster.run(["scontrol", "update", "NodeName=gpu2", "State=DRAIN", "Reason=broken"])
+    cluster.run(["scontrol", "update", "NodeName=gpu3", "State=DRAIN", "Reason=service"])
+    cluster.kill_node("gpu1")
+    cluster.reset()
+    assert [cluster.node(n)["state"] for n in cluster.names] == ["IDLE"] * 4
+    assert [cluster.node(n)["flags"] for n in cluster.names] == [[]] * 4
+    assert [cluster.node(n)["reason"] for n in cluster.names] == [""] * 4
+    assert [cluster.job(j)["job_state"] for j in (running, held)] == ["CANCELLED"] * 2  # type: ignore[index]
+    rebooted = [name for name in cluster.names if cluster.run(boot, host=name).stdout != before[name]]
+    assert rebooted == ["gpu1", "gpu2"]
+    assert "Xid" not in cluster.run(["cat", "/run/aisim/kmsg"], host="gpu2").stdout
 
 
 def test_slurmctld_restart_keeps_jobs(cluster: Cluster) -> None:
