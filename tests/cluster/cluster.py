@@ -151,12 +151,18 @@ class Cluster(Fleet):
 
     def inject(self, node: str, fault: Fault) -> None:
         """Break something on a node: ``inject("gpu2", gpu_lost(3))``. Also possible while the node is off."""
-        fault.apply(self.hardware[node])
-        self.hardware[node].faulty = True
+        hardware = self._hardware_of(node)
+        fault.apply(hardware)
+        hardware.faulty = True
 
     def heal(self, node: str) -> None:
         """The node's hardware is as new; its kernel log keeps its lines until the node is rebooted."""
-        self.hardware[node].make_healthy()
+        self._hardware_of(node).make_healthy()
+
+    def _hardware_of(self, node: str) -> Hardware:
+        if node not in self.hardware:
+            raise ClusterError(f"no node {node!r}; there are {', '.join(self.names)}")
+        return self.hardware[node]
 
     # ---- daemons ------------------------------------------------------------------------------------------------
 

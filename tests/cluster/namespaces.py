@@ -110,6 +110,18 @@ class Host:
         who = [] if user == "root" else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
         return [*enter, "--", *who, "env", f"--chdir={cwd}", *argv]
 
+    def environment(self, user: str) -> dict[str, str]:
+        """What a fresh login of ``user`` would have."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        return {
+            "PATH": SEARCH_PATH,
+            "LANG": "C.UTF-8",
+            "USER": user,
+            "LOGNAME": user,
+            "SHELL": "/bin/bash",
+            "HOME": home,
+        }
+
     def popen(
         self,
         argv: Sequence[str],
@@ -123,8 +135,6 @@ class Host:
         """Start a command in this host, in a session of its own, with a clean environment plus ``env``."""
         if not self.alive:
             raise ClusterError(f"host {self.name} is switched off; start it before running {argv[0]} there")
-        clean = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "USER": user, "LOGNAME": user, "SHELL": "/bin/bash"}
-        clean["HOME"] = "/root" if user == "root" else f"/home/{user}"
         return subprocess.Popen(
             self.enter_argv(argv, user, cwd),
             stdin=stdin,
@@ -133,7 +143,7 @@ class Host:
             text=True,
             errors="replace",
             start_new_session=True,
-            env={**clean, **(env or {})},
+            env={**self.environment(user), **(env or {})},
         )
 
     def net(self, batch: str) -> None:
