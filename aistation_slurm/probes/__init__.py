@@ -1,1 +1,4 @@
-"""Read the facts of a node into immutable snapshots. The only code that touches NVML, sysfs, procfs and the kernel log."""
+"""Read the facts of a node into immutable snapshots.
+
+The only code that touches NVML, sysfs, procfs and the kernel log.
+"""
