@@ -23,7 +23,9 @@ CONTROLLER = "ctl"
 ADDRESS = "10.77.0.1"
 PREFIX = "ais-cluster-"
 KEEP_VARIABLE = "AIS_KEEP_CLUSTER"
-REBOOT_S = 3.0
+REBOOT_S = 4.0
+"""slurmctld takes a node for rebooted when its boot time is later, in whole seconds (rounded thrice on the way), than
+its last answer; else it believes that the node's jobs still run."""
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "unshare", "nsenter", "setpriv", "pivot_root", "ip")
 
 
@@ -78,7 +80,6 @@ class Fleet:
 
     def _boot_node(self, name: str, steps: Sequence[host_root.Step]) -> None:
         """Boot and join the network."""
-        # slurmctld takes a node for rebooted when its boot time is later, in whole seconds, than its last answer.
         if self._boots[name]:
             time.sleep(max(0.0, self._off_since[name] + REBOOT_S - time.time()))
         self._boot(name, steps)

@@ -220,7 +220,7 @@ def _fresh_uptime() -> list[str]:
         return []
     options = ["--time"]
     for name, clock in (("boottime", time.CLOCK_BOOTTIME), ("monotonic", time.CLOCK_MONOTONIC)):
-        options.append(f"--{name}={min(0, 1 - int(time.clock_gettime(clock)))}")
+        options.append(f"--{name}=-{int(time.clock_gettime(clock))}")
     return options
 
 

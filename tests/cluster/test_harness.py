@@ -122,11 +122,15 @@ def test_slurmctld_restart_keeps_jobs(cluster: Cluster) -> None:
 
 def test_killed_slurmd_leaves_the_job_running(cluster: Cluster) -> None:
     job = cluster.submit("sleep 98765", "--nodes=1", "--nodelist=gpu1")
-    cluster.wait_job(job, "RUNNING")
+
+    def commands() -> str:
+        return cluster.run(["ps", "-e", "-o", "args="], host="gpu1").stdout
+
+    # Slurm says RUNNING before the script has started.
+    cluster.wait_for(lambda: "sleep 98765" in commands(), 60, "the job's process")
     cluster.kill_slurmd("gpu1")
-    commands = cluster.run(["ps", "-e", "-o", "args="], host="gpu1").stdout
-    assert "sleep 98765" in commands
-    assert "slurmd -D" not in commands
+    assert "sleep 98765" in commands()
+    assert "slurmd -D" not in commands()
     cluster.start_slurmd("gpu1")
     cluster.run(["scancel", str(job)])
     cluster.wait_job(job, "CANCELLED")
