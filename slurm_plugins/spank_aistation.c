@@ -27,9 +27,13 @@
 #include <slurm/slurm_errno.h>
 #include <slurm/spank.h>
 
-SPANK_PLUGIN(aistation, 1);
-
 #define EXPORTED __attribute__((visibility("default")))
+
+/* Slurm looks plugin_name, plugin_type and the versions up by name. */
+#pragma GCC visibility push(default)
+SPANK_PLUGIN(aistation, 1)
+#pragma GCC visibility pop
+
 #define VALUE_MAX 1024 /* bytes; a job's environment is kept in slurmctld's memory */
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -98,10 +102,13 @@ static long number(const char *text, size_t length, long low, long high)
 	return found < low || found > high ? -1 : found;
 }
 
+/* Control characters of ASCII and, in UTF-8, of Latin-1 (C2 80 to C2 9F): they end lines in other programs' eyes. */
 static int has_control(const char *text)
 {
-	for (; *text; text++)
-		if (iscntrl((unsigned char)*text))
+	const unsigned char *at = (const unsigned char *)text;
+
+	for (; *at; at++)
+		if (*at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] >= 0x80 && at[1] <= 0x9f))
 			return 1;
 	return 0;
 }
@@ -180,14 +187,15 @@ static int on_option(int which, const char *text, int remote)
 		return 0;
 	if (which < 0 || which >= OPTION_COUNT)
 		return -1;
-	if (which == RESUME && (!text || !*text))
+	/* inside the job srun gets an option without a value back from the environment as "(null)" */
+	if (which == RESUME && (!text || !*text || strcmp(text, "(null)") == 0))
 		text = "auto";
 	if (!text || !*text)
 		return refuse(which, "", options[which].arginfo);
+	if (has_control(text))
+		return refuse(which, "(not shown)", "text without control characters, such as a line end");
 	if (strlen(text) >= VALUE_MAX)
 		return refuse(which, text, "less than 1024 bytes");
-	if (has_control(text))
-		return refuse(which, "(not shown)", "text without control characters");
 	snprintf(out, sizeof(out), "%s", text);
 	switch (which) {
 	case RESUME:
@@ -226,10 +234,41 @@ static int on_option(int which, const char *text, int remote)
 	return 0;
 }
 
+/*
+ * sbatch inside a job passes that job's environment on, and Slurm reads the outer job's options from it, with more weight
+ * than the inner script's #SBATCH lines. The inner job is another program with other checkpoints: forget all of it.
+ */
+static void forget_outer_job(void)
+{
+	static const char *const own[] = {"SLURM_SPANK__SLURM_SPANK_OPTION_aistation_", "SLURM_SPANK_AISTATION_"};
+	/* what the outer start or step was given; TaskProlog knows a batch script by its lack of a step id */
+	static const char *const start[] = {"AISTATION_ATTEMPT",	"AISTATION_RESUME_ARGS",    "AISTATION_RESUME_PATH",
+					    "AISTATION_RESUME_STEP",	"AISTATION_EXCLUDED_NODES", "SLURM_RESTART_COUNT",
+					    "SLURM_STEP_ID",		"SLURM_STEPID"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+		for (char **entry = environ; *entry;) {
+			const char *equals = strchr(*entry, '=');
+			char name[256];
+
+			if (strncmp(*entry, own[i], strlen(own[i])) == 0 && equals && (size_t)(equals - *entry) < sizeof(name)) {
+				memcpy(name, *entry, (size_t)(equals - *entry));
+				name[equals - *entry] = '\0';
+				if (unsetenv(name) == 0)
+					continue; /* the next entry has moved here */
+			}
+			entry++;
+		}
+	for (size_t i = 0; i < ARRAY_SIZE(start); i++)
+		unsetenv(start[i]);
+}
+
 EXPORTED int slurm_spank_init(spank_t spank, int argc, char **argv)
 {
 	(void)argc;
 	(void)argv;
+	if (spank_context() == S_CTX_ALLOCATOR && getenv("SLURM_JOB_ID"))
+		forget_outer_job();
 	for (int i = 0; i < OPTION_COUNT; i++)
 		if (spank_option_register(spank, &options[i]) != ESPANK_SUCCESS)
 			slurm_error("aistation: option --%s could not be registered", options[i].name);
@@ -243,6 +282,9 @@ EXPORTED int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 	(void)argc;
 	(void)argv;
 	if (context != S_CTX_ALLOCATOR && context != S_CTX_LOCAL)
+		return 0;
+	/* srun of a step: the job's own values stand, and a relative directory would now mean another one */
+	if (context == S_CTX_LOCAL && getenv("SLURM_JOB_ID"))
 		return 0;
 	for (int i = 0; i < OPTION_COUNT; i++) {
 		if (!value[i][0])
