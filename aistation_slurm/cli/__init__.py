@@ -64,7 +64,9 @@ def cli() -> None:
 def main() -> None:
     """Console entry point: every expected error becomes one clear line and exit code 3."""
     try:
-        cli(standalone_mode=False)
+        # outside of standalone mode click hands ctx.exit()'s code back as the return value
+        code = cli(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else EXIT_OK)
     except click.exceptions.Exit as exc:
         sys.exit(exc.exit_code)
     except click.Abort:

@@ -234,11 +234,9 @@ def _xid(match: re.Match[str], record: Record) -> Event:
         )  # fmt: skip
     if kind == "recovery_action":
         told = _RECOVERY.search(rest)
-        name, action = (
-            _RECOVERY_ACTIONS.get(told.group(1).strip().lower(), ("", "inspect")) if told else ("", "inspect")
-        )
+        name, wanted = _RECOVERY_ACTIONS.get(told.group(1).strip().lower() if told else "", ("", "inspect"))
         needed = name not in ("", "none")
-        return replace(event, fatal=needed, drain=needed, action=action, recovery_action=name)
+        return replace(event, fatal=needed, drain=needed, action=wanted, recovery_action=name)
     return event
 
 
