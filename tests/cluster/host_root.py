@@ -1,8 +1,8 @@
 """The root file system of a host, as the steps that ``holder.py`` carries out.
 
-/usr is the machine's own; /etc is a copy with our users and Slurm's configuration; /var, /tmp and /home are folders of
-the cluster's directory (a disk: they survive a reboot); /run is a tmpfs (it does not);
-/shared is the same on every host.
+/usr is the machine's own; /sys too, but without cgroups, so that no daemon here writes into the machine's. /etc is a copy
+with our users and Slurm's configuration. /var, /tmp and /home are folders of the cluster's directory (a disk: they survive
+a reboot), /run is a tmpfs (it does not), /shared is the same on every host.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def steps(cluster_dir: Path, disk: Path, boot_id: Path, extra: Sequence[Step]) -
     plan += [["bind", "/etc", str(cluster_dir / "etc")], ["bind", "/etc/hostname", str(disk / "hostname")]]
     plan += [["bind", "/etc/ssl", "/etc/ssl"]] if os.path.isdir("/etc/ssl") else []
     plan += [["bind", "/etc/aistation", str(disk / "aistation")]]
-    plan += [["bind", "/sys", "/sys"], ["proc", "/proc"]]
+    plan += [["bind", "/sys", "/sys"], ["tmpfs", "/sys/fs/cgroup"], ["proc", "/proc"]]
     plan += [["bind", "/proc/sys/kernel/random/boot_id", str(boot_id)]]
     plan += _dev()
     plan += [["tmpfs", "/run"], ["dir", "/run/lock", 0o1777], ["dir", "/run/munge", 0o755, account("munge")]]
