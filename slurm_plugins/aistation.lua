@@ -1,167 +1,250 @@
--- aistation.lua: the module that a site's own job_submit.lua calls (job_submit.lua beside it calls nothing else).
+-- aistation.lua: what AIStation does when a job is submitted, as a module for a site's own job_submit.lua:
 --
---     package.path = "/etc/slurm/?.lua;" .. package.path
---     local aistation = require("aistation")
---     function slurm_job_submit(job, parts, uid)
---        aistation.job_submit(job, parts, uid)      -- never refuses a job, never raises
---        return slurm.SUCCESS
+--     local loaded, aistation = pcall(dofile, "/etc/slurm/aistation.lua")
+--     function slurm_job_submit(job_desc, part_list, submit_uid)
+--        if loaded then aistation.job_submit(job_desc, part_list, submit_uid) end     -- always slurm.SUCCESS
+--        ... the site's own rules ...
 --     end
 --
--- It only looks up. It marks a job that opted in with one `[ais ...]` segment in AdminComment, which users cannot write,
--- and sets the switch limit that the published decision table gives. slurmctld holds its locks while this runs: no
--- process is started, no network is used, and the table (plain data) is read again only when its first line changed.
--- Lua 5.1 (what Slurm loads) to 5.4.
+-- A site without a file of its own takes job_submit.lua beside this one. Settings, set after loading:
+--     aistation.decisions_path = "/var/lib/aistation/decisions"     the placement decision table; "" for none
+--
+-- It looks up, it does not think, and it never refuses a job: whatever goes wrong, the job passes and slurmctld's log gets
+-- one line. slurmctld holds its locks meanwhile: no process is started, and no file is read but the small table, which has
+-- to be a plain file in a folder that only root or SlurmUser can write (plain Lua cannot see an owner, and a FIFO would
+-- block). slurmctld looks at job_submit.lua alone: `touch` that file after a change of this one.
+--
+-- Written for Lua 5.1, which Slurm loads in Debian's builds; also runs on 5.3 and 5.4.
 
-local aistation = {}
+local aistation = { decisions_path = "/var/lib/aistation/decisions" }
 
-aistation.TABLE_PATH = "/var/lib/aistation/decisions"
+local TABLE_BYTES_MAX = 1024 * 1024
+local CLOCK_SKEW_S = 300
 
-local RESUME = {auto = true, megatron = true, deepspeed = true, hf = true, lightning = true, dcp = true, nemo = true, none = true}
-local SWITCH = {pack = true, spread = true, any = true}
-local HEALTH = {quick = true, full = true, off = true}
+-- ---- what a user may ask for: the same words and bounds as in spank_aistation.c -----------------------------------------
 
-local function log(text)
-  -- slurm.log_info formats its first argument: a bare % in user text would raise
-  slurm.log_info("%s", "aistation: " .. text)
+local RESUME = { "auto", "megatron", "deepspeed", "hf", "lightning", "dcp", "nemo", "none" }
+local SWITCH = { "pack", "spread", "any" }
+
+local function is_one_of(word, words)
+  for _, known in ipairs(words) do
+    if word == known then return true end
+  end
+  return false
 end
 
--- The job's AISTATION_* variables. Users can forge them (and submissions by API never pass the SPANK plugin), so every
--- value is checked again and only whole, known forms are used.
-function aistation.options(job)
+-- "12" -> 12 within [low, high]; nil where it is not.
+local function whole(text, low, high)
+  if text == nil or #text > 6 or not string.match(text, "^%d+$") then return nil end
+  local number = tonumber(text)
+  if number < low or number > high then return nil end
+  return number
+end
+
+-- "pack,max=2,wait=10" -> { kind = "pack", max = 2, wait_min = 10 }; nil where it is not of that form.
+local function switch_request(text)
+  local request
+  for part in string.gmatch(text .. ",", "([^,]*),") do
+    local key, value = string.match(part, "^(%l+)=(%d+)$")
+    if request == nil then
+      if not is_one_of(part, SWITCH) then return nil end
+      request = { kind = part }
+    elseif key == "max" then
+      request.max = whole(value, 1, 10000)
+      if request.max == nil then return nil end
+    elseif key == "wait" then
+      request.wait_min = whole(value, 0, 10080)
+      if request.wait_min == nil then return nil end
+    else
+      return nil
+    end
+  end
+  return request
+end
+
+-- The job's AISTATION_* variables by their last part: { RESUME = "auto", ... }. job_desc.spank_job_env counts from 0.
+local function variables(job)
   local found = {}
   local env = job.spank_job_env
-  if env == nil then return found end
-  local size = job.spank_job_env_size
-  local index = 0
-  while index < 64 and (type(size) ~= "number" or index < size) do
-    local entry = env[index]
-    if entry == nil then break end
-    local name, value = string.match(entry, "^AISTATION_([A-Z_]+)=(.*)$")
+  local at = 0
+  while env ~= nil and at < 4096 and env[at] ~= nil do
+    local name, value = string.match(env[at], "^AISTATION_([A-Z_]+)=(.*)$")
     if name then found[name] = value end
-    index = index + 1
+    at = at + 1
   end
   return found
 end
 
-local function whole(text, low, high)
-  if text == nil or not string.match(text, "^%d%d?%d?%d?%d?$") then return nil end
-  local n = tonumber(text)
-  if n < low or n > high then return nil end
-  return n
-end
+-- ---- talking: a bare % in a user's text would raise in slurm.log_*, so it never is the format -----------------------------
 
--- "pack,max=2,wait=10" -> "pack", 2, 10; nil where it is not of that form
-local function switch_request(text)
-  local kind, rest = string.match(text or "", "^(%a+)(.*)$")
-  if kind == nil or not SWITCH[kind] then return nil end
-  local max, wait
-  for key, value in string.gmatch(rest, ",(%a+)=(%d+)") do
-    if key == "max" then max = whole(value, 1, 10000) elseif key == "wait" then wait = whole(value, 0, 10080) end
-  end
-  return kind, max, wait
-end
-
-function aistation.tag(options)
-  local parts = {"resume=" .. options.RESUME}
-  local max = whole(options.MAX_RESTARTS, 0, 1000)
-  if max then parts[#parts + 1] = "max=" .. max end
-  local hang = whole(options.HANG_TIMEOUT, 1, 10080)
-  if hang then parts[#parts + 1] = "hang=" .. hang end
-  if options.HEALTH and HEALTH[options.HEALTH] then parts[#parts + 1] = "health=" .. options.HEALTH end
-  return "[ais " .. table.concat(parts, " ") .. "]"
-end
-
-local function mark(job, options)
-  local tag = aistation.tag(options)
-  local old = job.admin_comment or ""
-  old = string.gsub(old, "%s*%[ais [^%]]*%]", "")
-  job.admin_comment = old == "" and tag or (old .. " " .. tag)
-end
-
--- ---- the decision table: "aistation-decisions 1 <unix time> <ttl s>", then "<partition> <nodes> <switches> <wait s>"
-
-local cache = {first = nil, rows = nil}
-
-function aistation.parse(lines)
-  local first = lines()
-  local version, time, ttl = string.match(first or "", "^aistation%-decisions (%d+) (%d+) (%d+)$")
-  if version ~= "1" then return nil, "its first line is not 'aistation-decisions 1 TIME TTL'" end
-  local rows, number = {}, 1
-  for line in lines do
-    number = number + 1
-    local partition, nodes, switches, wait = string.match(line, "^([%w_%.%-]+) (%d+) (%d+) (%d+)$")
-    if partition then
-      rows[partition .. " " .. nodes] = {switches = tonumber(switches), wait = tonumber(wait)}
-    elseif line ~= "" then
-      return nil, "line " .. number .. " is not 'PARTITION NODES SWITCHES WAIT'"
-    end
-  end
-  return {time = tonumber(time), ttl = tonumber(ttl), rows = rows}
-end
-
-local function decisions(now)
-  local file = io.open(aistation.TABLE_PATH, "r")
-  if file == nil then return nil end
-  local first = file:read("*l")
-  if first == nil or first ~= cache.first then
-    file:seek("set", 0)
-    local read, why = aistation.parse(file:lines())
-    cache.first, cache.rows = first, read
-    if read == nil then log(aistation.TABLE_PATH .. " is not used: " .. why) end
-  end
-  file:close()
-  local current = cache.rows
-  if current == nil then return nil end
-  if now > current.time + current.ttl then return nil end
-  return current.rows
-end
+local function log(text) slurm.log_info("%s", "aistation: " .. text) end
+local function tell(text) slurm.log_user("%s", "aistation: " .. text) end
 
 local function unset(value)
-  return value == nil or value == slurm.NO_VAL or value == 0 or value == slurm.NO_VAL16
+  return value == nil or value == slurm.NO_VAL or value == slurm.NO_VAL16 or value == slurm.INFINITE
 end
 
-local function place(job, options)
-  local kind, max, wait = switch_request(options.SWITCH)
-  if kind == "any" or kind == "spread" then return end
-  if not unset(job.req_switch) then return end -- the user's own --switches wins
-  if max then
-    job.req_switch = max
-    if wait then job.wait4switch = wait * 60 end
-    return
+-- ---- opting in --------------------------------------------------------------------------------------------------------
+
+-- The segment of AdminComment (which users cannot write) by which the watchdog and the agents know a managed job.
+local function tag_of(wanted)
+  local words = { "ais", "resume=" .. wanted.RESUME }
+  local max = whole(wanted.MAX_RESTARTS, 0, 1000)
+  if max then words[#words + 1] = string.format("max=%d", max) end
+  local hang = whole(wanted.HANG_TIMEOUT, 1, 10080)
+  if hang then words[#words + 1] = string.format("hang=%d", hang) end
+  return "[" .. table.concat(words, " ") .. "]"
+end
+
+local function opt_in(job, wanted)
+  if wanted.RESUME == nil or wanted.RESUME == "none" then return end
+  if not is_one_of(wanted.RESUME, RESUME) then
+    tell("--ais-resume: expected one of " .. table.concat(RESUME, ", ") .. "; this job is not restarted after a fault")
+    log("AISTATION_RESUME has an unknown value: the job passes and is not managed")
+  elseif job.script == nil or job.script == "" then
+    tell("--ais-resume: only batch jobs (sbatch) can be restarted; this one is not")
+  elseif job.requeue == 0 then
+    tell("--ais-resume: --no-requeue stands, this job is not restarted after a fault")
+  else
+    local theirs = string.gsub(job.admin_comment or "", "%s*%[ais [^%]]*%]", "")
+    local tag = tag_of(wanted)
+    job.admin_comment = theirs == "" and tag or (theirs .. " " .. tag)
+    if unset(job.requeue) then job.requeue = 1 end -- whatever the site's JobRequeue is: this job asks for it
+    tell("this job is restarted after a hardware fault " .. tag)
   end
-  if unset(job.min_nodes) or job.min_nodes < 2 or job.min_nodes ~= job.max_nodes then return end
+end
+
+-- ---- the decision table: `aistation-decisions 1 <unix time> <ttl s>`, then `<partition> <nodes> <switches> <wait s>` ----
+
+-- Text of a table -> { time =, ttl =, rows = { ["gpu 16"] = { switches =, wait_s = } } }, or nil and why it is not one.
+function aistation.parse_decisions(text)
+  if string.sub(text, -1) ~= "\n" then return nil, "its last line is cut short" end
+  local result
+  local number = 0
+  for line in string.gmatch(text, "([^\n]*)\n") do
+    number = number + 1
+    if number == 1 then
+      local time, ttl = string.match(line, "^aistation%-decisions 1 (%d+) (%d+)$")
+      if time == nil or #time > 12 or #ttl > 9 then
+        return nil, "its first line is not `aistation-decisions 1 <unix time> <ttl s>`"
+      end
+      result = { time = tonumber(time), ttl = tonumber(ttl), rows = {} }
+    else
+      local partition, nodes, switches, wait = string.match(line, "^([%w_%.%-]+) (%d+) (%d+) (%d+)$")
+      nodes, switches, wait = whole(nodes, 1, 999999), whole(switches, 1, 999999), whole(wait, 0, 604800)
+      if not (nodes and switches and wait) then
+        return nil, string.format("line %d is not `<partition> <nodes> <switches> <wait s>`", number)
+      end
+      local key = string.format("%s %d", partition, nodes)
+      if result.rows[key] then return nil, string.format("line %d is there twice (%s)", number, key) end
+      result.rows[key] = { switches = switches, wait_s = wait }
+    end
+  end
+  return result
+end
+
+local last = {} -- of the table: its path, size and first line, and what came of it
+local said -- the last complaint, so that a table which stays missing costs one line and not one a job
+
+local function read_decisions(path)
+  local file = io.open(path, "r")
+  if file == nil then return nil, "there is none" end
+  local size = file:seek("end") or -1
+  file:seek("set", 0)
+  if size < 0 or size > TABLE_BYTES_MAX then
+    file:close()
+    return nil, "it is not a file of at most 1 MiB"
+  end
+  local first = file:read("*l")
+  if last.path ~= path or last.size ~= size or last.first ~= first or first == nil then
+    file:seek("set", 0)
+    local text = file:read(TABLE_BYTES_MAX)
+    last = { path = path, size = size, first = first }
+    if text == nil then
+      last.why = "it is empty or cannot be read"
+    else
+      last.decisions, last.why = aistation.parse_decisions(text)
+    end
+  end
+  file:close()
+  return last.decisions, last.why
+end
+
+-- Rows of the table that is in force at `now`, or nil; says why there are none when that changes.
+local function decisions(now)
+  local path = aistation.decisions_path
+  if path == nil or path == "" then return nil end
+  local found, why = read_decisions(path)
+  if found and now > found.time + found.ttl then
+    found, why = nil, string.format("it is stale (of %d, for %d s)", found.time, found.ttl)
+  elseif found and found.time > now + CLOCK_SKEW_S then
+    found, why = nil, "it is of a later time than now"
+  end
+  if why ~= said then
+    said = why
+    if why then log("the decision table " .. path .. " is not used: " .. why .. "; jobs pass unchanged") end
+  end
+  return found and found.rows
+end
+
+local function partition_of(job, part_list)
+  if job.partition ~= nil and job.partition ~= "" then return job.partition end
+  for name, partition in pairs(part_list or {}) do
+    if partition.flag_default == 1 then return partition.name or name end
+  end
+  return ""
+end
+
+-- Leaf switches that the job may span, and seconds that it waits for so few: (switches, wait_s), or nil to leave it alone.
+local function limit_for(job, part_list, request)
+  if request and (request.kind ~= "pack" or request.max) then
+    return request.max, request.wait_min and request.wait_min * 60
+  end
+  local nodes = job.min_nodes
+  if unset(nodes) or not (unset(job.max_nodes) or job.max_nodes == nodes) then return nil end
   local rows = decisions(os.time())
-  local row = rows and rows[(job.partition or "") .. " " .. tostring(math.floor(job.min_nodes))]
-  if row and row.switches > 0 then
-    job.req_switch, job.wait4switch = row.switches, row.wait
-    slurm.log_user("%s", "aistation: placed on at most " .. row.switches .. " leaf switches if free within " .. row.wait .. " s")
-  end
+  local row = rows and rows[string.format("%s %d", partition_of(job, part_list), nodes)]
+  if not row then return nil end
+  return row.switches, request and request.wait_min and request.wait_min * 60 or row.wait_s
 end
 
-local function submit(job)
-  local options = aistation.options(job)
-  place(job, options)
-  local resume = options.RESUME
-  if resume == nil then return end
-  if not RESUME[resume] then
-    log("AISTATION_RESUME has an unknown value, the job is not managed")
+local function place(job, part_list, wanted)
+  if not (unset(job.req_switch) or job.req_switch == 0) then return end -- the user's own --switches stands
+  local request = wanted.SWITCH and switch_request(wanted.SWITCH)
+  if wanted.SWITCH and not request then
+    tell("--ais-switch: expected pack, spread or any, then ,max=N and ,wait=MIN where wanted; nothing is changed")
     return
   end
-  if resume == "none" then return end
-  if job.requeue == 0 then
-    slurm.log_user("%s", "aistation: --no-requeue is honoured: this job will not be restarted after a fault")
-    return
-  end
-  mark(job, options)
+  local switches, wait_s = limit_for(job, part_list, request)
+  if switches == nil then return end
+  job.req_switch = switches
+  if wait_s then job.wait4switch = wait_s end
+  local patience = wait_s and string.format(" for up to %d s", wait_s) or ""
+  tell(string.format("waits%s for nodes below at most %d leaf switch%s", patience, switches, switches == 1 and "" or "es"))
 end
 
-function aistation.job_submit(job, parts, uid)
-  local ok, why = pcall(submit, job)
-  if not ok then pcall(log, "job passed unchanged: " .. tostring(why)) end
+-- ---- Slurm's two hooks ------------------------------------------------------------------------------------------------
+
+-- A fault in one step costs neither the job nor the other step.
+local function attempt(lost, step, ...)
+  local worked, why = pcall(step, ...)
+  if not worked then pcall(log, "job passed " .. lost .. ": " .. tostring(why)) end
+end
+
+local function submit(job, part_list)
+  local wanted = variables(job)
+  attempt("and is not managed", opt_in, job, wanted)
+  attempt("without a switch limit", place, job, part_list, wanted)
+end
+
+-- Always slurm.SUCCESS.
+function aistation.job_submit(job_desc, part_list, submit_uid)
+  attempt("unchanged", submit, job_desc, part_list)
   return slurm.SUCCESS
 end
 
-function aistation.job_modify(job, record, parts, uid)
+-- Changes nothing; it also runs for the watchdog's own updates.
+function aistation.job_modify(job_desc, job_rec, part_list, modify_uid)
   return slurm.SUCCESS
 end
 

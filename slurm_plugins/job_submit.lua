@@ -1,25 +1,25 @@
--- Stand-alone job_submit.lua for a site that has none of its own. It lies beside slurm.conf, with aistation.lua.
--- A site with its own file adds the lines between the marks to it instead.
+-- job_submit.lua for a site that has none of its own; lies beside slurm.conf, with aistation.lua.
+-- A site with its own file takes the lines between the marks into it and calls aistation.job_submit from its hook.
 --
--- A job is never refused here: whatever goes wrong, it passes unchanged with one line in slurmctld's log.
+-- Never refuses a job. slurmctld does not start where this file is missing or broken; a missing or broken aistation.lua
+-- costs one line in its log for each job, and nothing else. slurmctld reads both again when this file's time changes.
 
 -- mark: begin
 local folder = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "/etc/slurm/"
-package.path = folder .. "?.lua;" .. package.path
-package.loaded["aistation"] = nil -- read again when slurmctld reads this file again
-local loaded, aistation = pcall(require, "aistation")
-if not loaded then
-  slurm.log_error("%s", "aistation: module not loaded, jobs pass unchanged: " .. tostring(aistation))
-end
+local loaded, aistation = pcall(dofile, folder .. "aistation.lua")
 -- mark: end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
-  if loaded then pcall(aistation.job_submit, job_desc, part_list, submit_uid) end
+  if loaded then
+    local worked, why = pcall(aistation.job_submit, job_desc, part_list, submit_uid)
+    if worked then return slurm.SUCCESS end
+    aistation, loaded = why, false -- not a module of ours
+  end
+  slurm.log_info("%s", "aistation: job passed unchanged: aistation.lua is not usable: " .. tostring(aistation))
   return slurm.SUCCESS
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
-  if loaded then pcall(aistation.job_modify, job_desc, job_rec, part_list, modify_uid) end
   return slurm.SUCCESS
 end
 
