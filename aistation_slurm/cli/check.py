@@ -1,0 +1,113 @@
+"""``aistation check``: one node, now."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Optional
+
+import click
+import msgspec
+
+from aistation_slurm.cli import EXIT_COULD_NOT_RUN, EXIT_OK, EXIT_PROBLEM
+from aistation_slurm.config import Config, load
+from aistation_slurm.errors import AistationError, ProbeError
+from aistation_slurm.findings import Status
+from aistation_slurm.node.health import NodeReport, check_node
+from aistation_slurm.probes.host import inside_job
+
+__all__ = ["command"]
+
+EXIT_OF = {Status.OK: EXIT_OK, Status.WARN: EXIT_OK, Status.FAIL: EXIT_PROBLEM, Status.UNKNOWN: EXIT_COULD_NOT_RUN}
+
+
+@click.command("check")
+@click.option("--profile", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
+@click.option(
+    "--only", multiple=True, metavar="CHECK", help="Only these checks; shell patterns, e.g. 'gpu.*'. Repeatable."
+)
+@click.option(
+    "--root", type=click.Path(path_type=Path), help="Judge a captured tree that holds sys/ and proc/ instead."
+)
+@click.option("--act", is_flag=True, help="Drain this node for a failed local check, and write its state file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="aistation.toml to use.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    profile: str,
+    only: tuple[str, ...],
+    root: Optional[Path],
+    act: bool,
+    as_json: bool,
+    config_path: Optional[Path],
+) -> None:
+    """Check the health of this node.
+
+    \b
+    Exit codes: 0 fine (warnings too), 1 a check failed, 2 wrong usage, 3 nothing could be judged.
+    Examples:
+      aistation check
+      aistation check --only 'fabric.*' --json
+      aistation check --act                  from cron or HealthCheckProgram
+      aistation check --root /tmp/capture    a tree copied from another node
+    """
+    config = load(config_path)
+    if root is not None:
+        if act:
+            raise click.UsageError("--act judges this node and --root another one: give only one of them")
+        config = _captured(config, root)
+    elif act and inside_job():
+        raise ProbeError("--act refuses inside a job: only the job's own devices can be seen from here")
+    report = check_node(config, profile=profile, only=only, now=time.time())
+    if act:
+        _act(config, report)
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _table(report)
+    ctx.exit(EXIT_OF[report.status] if report.findings else EXIT_COULD_NOT_RUN)
+
+
+def _captured(config: Config, root: Path) -> Config:
+    """The same expectations, read from a folder: no NVML, no live kernel log, no memo in /run."""
+    if not (root / "sys").is_dir() and not (root / "proc").is_dir():
+        raise ProbeError(f"{root}: holds neither sys/ nor proc/; name the folder that has them")
+    log = next((str(root / p) for p in ("dmesg", "var/log/dmesg", "kmsg") if (root / p).is_file()), "/dev/null")
+    probe = msgspec.structs.replace(config.probe, root=str(root), kmsg=log, nvml_library=str(root / "no-nvml"))
+    node = msgspec.structs.replace(
+        config.node, state_dir=str(root / "no-state"), gres_conf=str(root / "etc/slurm/gres.conf")
+    )
+    return msgspec.structs.replace(config, probe=probe, node=node)
+
+
+def _act(config: Config, report: NodeReport) -> None:
+    from aistation_slurm.node.drain import drain_for
+    from aistation_slurm.node.state import write_state
+    from aistation_slurm.slurm import connect
+
+    write_state(config, report)
+    try:
+        said = drain_for(report, config, connect(config))
+    except AistationError as exc:
+        click.echo(f"aistation: not drained: {exc}", err=True)
+        return
+    if said:
+        click.echo(f"aistation: {said}", err=True)
+
+
+def _table(report: NodeReport) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    styles = {Status.FAIL: "bold red", Status.WARN: "yellow", Status.UNKNOWN: "magenta", Status.OK: "green"}
+    console = Console(soft_wrap=True)
+    console.print(f"{report.node}: {report.status.value}", style=styles[report.status], highlight=False)
+    table = Table("check", "status", "subject", "evidence", "action")
+    order = sorted(report.findings, key=lambda f: (-f.status.rank, f.check, f.subject))
+    for finding in order:
+        row = (finding.check, finding.status.value, finding.subject, finding.evidence, finding.action.value)
+        table.add_row(*map(escape, row), style=styles[finding.status] if finding.status is not Status.OK else "")
+    console.print(table)
