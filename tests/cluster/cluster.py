@@ -281,7 +281,7 @@ class Cluster(Fleet):
 
     def show_job(self, job_id: int) -> dict[str, str]:
         """`scontrol show job` as key -> value."""
-        return slurm_view.parse_record(self.run(["scontrol", "-o", "show", "job", str(job_id)]).stdout)
+        return slurm_view.parse_record(self.run(["scontrol", "show", "job", str(job_id)]).stdout)
 
     def node(self, name: str) -> dict[str, Any]:
         """state ("IDLE"), flags (["DRAIN"]), reason (text or ""), boot_time (epoch s); the rest: `sinfo --json`."""

@@ -1,6 +1,7 @@
 """The cluster's Slurm configuration: a site's usual choices, with the few that namespaces on a small machine force.
 
-Forced (shared with anyone who runs Slurm in a container): no use of cgroups (proctrack/linuxproc, task/none), and ``config_overrides``, since the nodes claim more CPUs than the machine has.
+Forced (shared with anyone who runs Slurm in a container): no use of cgroups (proctrack/linuxproc, task/none), and
+``config_overrides``, since the nodes claim more CPUs than the machine has.
 """
 
 from __future__ import annotations

@@ -21,8 +21,21 @@ def parse_nodes(sinfo_json: str) -> list[dict[str, Any]]:
     return nodes
 
 
-def parse_record(line: str) -> dict[str, str]:
-    """One `scontrol -o show job` line: "JobId=1 JobName=a b Reason=None" -> {"JobId": "1", "JobName": "a b", ...}."""
-    found = list(re.finditer(r"(?:^| )([A-Za-z][\w/:]*)=", line))
-    ends = [match.start() for match in found[1:]] + [len(line)]
-    return {match.group(1): line[match.end() : end].strip() for match, end in zip(found, ends)}
+_FREE_TEXT = ("JobName", "Comment", "AdminComment", "SystemComment", "Command", "WorkDir", "StdErr", "StdIn", "StdOut")
+
+
+def parse_record(text: str) -> dict[str, str]:
+    """`scontrol show job` as key -> value.
+
+    "JobId=1 JobName=a b\\n   Comment=x=1 y" -> {"JobId": "1", "JobName": "a b", "Comment": "x=1 y"}: a value that
+    users write is the last on its line and reaches to the line's end.
+    """
+    record: dict[str, str] = {}
+    for line in text.splitlines():
+        starts = list(re.finditer(r"(?:^\s*| )([A-Za-z][\w/:]*)=", line))
+        for this, following in zip(starts, [*starts[1:], None]):
+            free = this.group(1) in _FREE_TEXT
+            record[this.group(1)] = line[this.end() : None if free or following is None else following.start()].strip()
+            if free:
+                break
+    return record

@@ -63,9 +63,10 @@ def test_command_failure_and_time_limit(cluster: Cluster) -> None:
 
 
 def test_show_job_and_unknown_job(cluster: Cluster) -> None:
-    job = cluster.submit("true", "--comment=two words = fine", "--hold")
+    job = cluster.submit("true", "--comment=two words JobState=FAILED [ais a=b]", "--hold", "--job-name=n Priority=7")
     record = cluster.show_job(job)
-    assert (record["JobState"], record["Comment"]) == ("PENDING", "two words = fine")
+    assert (record["JobState"], record["Comment"]) == ("PENDING", "two words JobState=FAILED [ais a=b]")
+    assert (record["JobName"], record["Priority"]) == ("n Priority=7", "0")
     assert cluster.job(job)["job_state"] == "PENDING"  # type: ignore[index]
     assert cluster.job(job + 1000) is None
     cluster.run(["scancel", str(job)])
