@@ -7,15 +7,15 @@
 -- mark: begin
 local folder = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "/etc/slurm/"
 local loaded, aistation = pcall(dofile, folder .. "aistation.lua")
+if loaded and type(aistation) ~= "table" then loaded, aistation = false, "it returns no module" end
 -- mark: end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
-  if loaded then
-    local worked, why = pcall(aistation.job_submit, job_desc, part_list, submit_uid)
-    if worked then return slurm.SUCCESS end
-    aistation, loaded = why, false -- not a module of ours
+  local worked, why = loaded, aistation
+  if loaded then worked, why = pcall(aistation.job_submit, job_desc, part_list, submit_uid) end
+  if not worked then
+    slurm.log_info("%s", "aistation: job passed unchanged: aistation.lua is not usable: " .. tostring(why))
   end
-  slurm.log_info("%s", "aistation: job passed unchanged: aistation.lua is not usable: " .. tostring(aistation))
   return slurm.SUCCESS
 end
 
