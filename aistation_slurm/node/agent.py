@@ -1,0 +1,276 @@
+"""The node agent: keeps the node's state file fresh, and acts within a second on what the kernel says.
+
+Two things run: this loop, which follows the kernel log and reacts; and one worker thread that checks the whole node every
+``node.poll_s`` seconds, because a look at a hung driver takes many seconds and must not delay a lost GPU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import queue
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Optional
+
+from aistation_slurm.config import Config
+from aistation_slurm.detectors import gpu as gpu_detector
+from aistation_slurm.detectors.kernel_events import Event, find_events
+from aistation_slurm.errors import AistationError, StateFileError
+from aistation_slurm.findings import Finding, Status
+from aistation_slurm.node import history
+from aistation_slurm.node.drain import HANG, fatal
+from aistation_slurm.node.health import NodeReport, check_node
+from aistation_slurm.node.publish import gres_indices, publish
+from aistation_slurm.node.reaction import Reaction
+from aistation_slurm.node.sdnotify import notify, watchdog_interval_s
+from aistation_slurm.probes.klog import KernelLog
+from aistation_slurm.probes.nvml import NvmlSnapshot
+from aistation_slurm.probes.pci import PciGpu
+from aistation_slurm.slurm.client import SlurmClient
+
+__all__ = ["Agent", "agent_is_running", "kernel_findings", "look_at_node", "take_agent_lock"]
+
+log = logging.getLogger(__name__)
+
+FILE_POLL_S = 0.2
+"""A plain file (a test's, or a log host's) cannot be waited for."""
+IDLE_POLL_S = 1.0
+KERNEL_CHECKS = ("gpu.lost", "gpu.xid")
+HANG_RECHECK_S = 5.0
+"""While a driver call is blocked and not yet confirmed as a hang: a look that waits for an old child costs nothing."""
+
+
+def take_agent_lock(state_dir: str) -> int:
+    """Become this node's only agent; the file descriptor that holds it. Raises StateFileError.
+
+    A POSIX record lock, since that is not inherited: a child stuck in state D must not keep a dead agent's place.
+    """
+    path = f"{state_dir}/agent.lock"
+    try:
+        os.makedirs(state_dir, mode=0o755, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as exc:
+        raise StateFileError(f"{path}: {exc.strerror}; run the agent as root, or set node.state_dir") from exc
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise StateFileError(f"{path}: another `aistation agent` runs on this node; stop it first") from None
+    return fd
+
+
+def agent_is_running(state_dir: str) -> bool:
+    """Whether some process holds the agent's lock."""
+    try:
+        fd = os.open(f"{state_dir}/agent.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def look_at_node(config: Config) -> NodeReport:
+    """One complete look."""
+    return check_node(config, now=time.time(), events=history.events(config))
+
+
+def kernel_findings(last: NodeReport, events: Sequence[Event]) -> list[Finding]:
+    """What the kernel's messages alone say about the GPUs that the last look saw.
+
+    Touches no device: sysfs and NVML of a sick GPU can block, and the complete look that follows asks them.
+    """
+    known = [PciGpu(address=gpu.pci, alive=None, minor=gpu.minor, uuid=gpu.uuid) for gpu in last.gpus]
+    found = gpu_detector.findings(gpu_detector.GpuFacts(NvmlSnapshot(), known, events, whole_node=False))
+    return [f for f in found if f.check in KERNEL_CHECKS]
+
+
+class Agent:
+    """One agent of one node. ``run`` returns after SIGTERM or SIGINT, or after one look with ``once``."""
+
+    def __init__(
+        self, config: Config, client: SlurmClient, check: Callable[[Config], NodeReport] = look_at_node
+    ) -> None:
+        self.config = config
+        self.client = client
+        self.check = check
+        self.state_dir = config.node.state_dir
+        self.reaction: Optional[Reaction] = None
+        self.report: Optional[NodeReport] = None
+        self._stopping = False
+        self._reports: queue.SimpleQueue[NodeReport] = queue.SimpleQueue()
+        self._look_now = threading.Event()
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._klog: Optional[KernelLog] = None
+        self._said: set[str] = set()
+
+    # ---- the loop ---------------------------------------------------------------------------------------------------
+
+    def once(self) -> Status:
+        """One complete look: write the state, act, and return the node's status."""
+        report = self.check(self.config)
+        self._take(report)
+        return report.status
+
+    def run(self) -> None:
+        """Until a signal ends it."""
+        previous = [(number, signal.signal(number, self._on_signal)) for number in (signal.SIGTERM, signal.SIGINT)]
+        old_fd = signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        worker = threading.Thread(target=self._work, name="look", daemon=True)
+        try:
+            self._open_klog()
+            worker.start()
+            self._loop()
+        finally:
+            signal.set_wakeup_fd(old_fd)
+            for number, handler in previous:
+                signal.signal(number, handler)
+            notify("STOPPING=1")
+            self._look_now.set()
+
+    def _loop(self) -> None:
+        poller = select.poll()
+        poller.register(self._wake_reader, select.POLLIN)
+        alive_every, alive_at = watchdog_interval_s(), 0.0
+        while not self._stopping:
+            if self._klog is not None and self._klog.pollable:
+                poller.register(self._klog.fileno(), select.POLLIN)
+            poller.poll(1000 * self._pause(alive_every))
+            self._drain_wake_pipe()
+            self._follow_kernel()
+            while not self._reports.empty():
+                self._take(self._reports.get())
+            if (Path(self.state_dir) / "refresh").exists():
+                self._refresh_wanted()
+            if self.reaction is not None:
+                self.reaction.act()
+                self.reaction.watch_for_return()
+            if time.monotonic() >= alive_at:
+                notify("WATCHDOG=1")
+                alive_at = time.monotonic() + min(alive_every, 3600.0)
+
+    def _pause(self, alive_every: float) -> float:
+        wait = IDLE_POLL_S if self._klog is not None and self._klog.pollable else FILE_POLL_S
+        if self.reaction is not None and self.reaction.pending is not None:
+            wait = min(wait, max(0.05, self.reaction.retry_at - time.monotonic()))
+        return min(wait, alive_every)
+
+    def _on_signal(self, _number: int, _frame: Optional[FrameType]) -> None:
+        self._stopping = True
+
+    def _drain_wake_pipe(self) -> None:
+        try:
+            while os.read(self._wake_reader, 512):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_writer, b"r")
+        except BlockingIOError:
+            pass  # it is awake already
+
+    # ---- looking ----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """The worker: a complete look now, then every ``poll_s`` seconds and whenever one is asked for."""
+        while not self._stopping:
+            self._look_now.clear()
+            try:
+                report = self.check(self.config)
+            except AistationError as exc:
+                self._say_once(f"the node could not be checked: {exc}")
+            except Exception:
+                # a bug in one check must not end the watch over the others
+                log.exception("the node could not be checked")
+            else:
+                self._reports.put(report)
+                self._wake()
+                if any(f.check == HANG and f.status is Status.UNKNOWN for f in report.findings):
+                    self._look_now.wait(min(HANG_RECHECK_S, self.config.node.poll_s))
+                    continue
+            self._look_now.wait(self.config.node.poll_s)
+
+    def _open_klog(self) -> None:
+        path = self.config.probe.kmsg
+        try:
+            self._klog = KernelLog(path)
+            self._klog.read_new()  # what is there already is judged by the first look
+        except OSError as exc:
+            self._klog = None
+            self._say_once(
+                f"{path}: {exc.strerror}; without the kernel log faults are seen every {self.config.node.poll_s:g} s"
+            )
+
+    def _follow_kernel(self) -> None:
+        """React to fatal messages at once."""
+        if self._klog is None:
+            return
+        try:
+            records = self._klog.read_new()
+        except OSError as exc:
+            self._say_once(f"{self._klog.path}: {exc.strerror}")
+            self._klog.close()
+            self._klog = None
+            return
+        events = find_events(records) if records else []
+        if not any(event.drain for event in events):
+            return
+        for event in events:
+            if event.drain:
+                log.warning("kernel: %s", " ".join(event.raw.split()))
+        if self.report is not None:
+            # before the first complete look nothing is known of this node; that look will see the message too
+            urgent = kernel_findings(self.report, history.events(self.config))
+            self._react(self.report, urgent, complete=False)
+        self._look_now.set()
+
+    def _take(self, report: NodeReport) -> None:
+        """One complete report: publish first, since the gate needs it, then act."""
+        first = self.report is None
+        self.report = report
+        try:
+            publish(report, self.config)
+        except StateFileError as exc:
+            self._say_once(str(exc))
+        if first:
+            notify("READY=1")
+            log.info("%s: %s", report.node, report.status.value)
+        self._react(report, report.findings, complete=True)
+
+    def _react(self, report: NodeReport, findings: Sequence[Finding], *, complete: bool) -> None:
+        if self.reaction is None:
+            self.reaction = Reaction(self.config, report.node, report.boot_id, self.client, self._gres_of)
+        self.reaction.see(fatal(findings), complete=complete)
+
+    def _gres_of(self, device: str) -> Optional[int]:
+        """gres index of the GPU with this PCI address."""
+        if self.report is None:
+            return None
+        minor = next((gpu.minor for gpu in self.report.gpus if gpu.pci == device), -1)
+        return gres_indices(self.report, self.config).get(minor)
+
+    def _refresh_wanted(self) -> None:
+        """An epilog asks for a fresh state by leaving this file."""
+        try:
+            os.unlink(f"{self.state_dir}/refresh")
+        except OSError:
+            return
+        self._look_now.set()
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)

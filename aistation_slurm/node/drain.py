@@ -1,0 +1,133 @@
+"""Our own drains: set one, or give a node back, without ever touching what somebody else set.
+
+Slurm's node updates have no compare-and-set, so: read before, write, read after; one node-local lock keeps agent, gate
+and ``aistation check --act`` of one node apart. Who wrote a reason is judged by its exact text alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+
+from aistation_slurm.config import Config
+from aistation_slurm.errors import SlurmUnavailable
+from aistation_slurm.findings import Finding, drain_reason, is_our_reason
+from aistation_slurm.node.breaker import breaker_open
+from aistation_slurm.node.health import NodeReport
+from aistation_slurm.node.lock import DrainLock
+from aistation_slurm.slurm.client import Node, SlurmClient
+
+__all__ = ["HANG", "DrainResult", "Outcome", "drain_for", "drain_node", "fatal", "resume_node"]
+
+log = logging.getLogger(__name__)
+
+LOCK_WAIT_S = 15.0
+HANG = "gpu.driver_hang"
+FIRST = ("gpu.lost", HANG, "gpu.xid")
+"""The order in which findings give the node's reason when there are several."""
+
+
+class Outcome(Enum):
+    """What is true of the node afterwards."""
+
+    SET = "set"
+    """Drained with our reason, by this call."""
+    ALREADY_OURS = "already ours"
+    """Was drained by AIStation before (perhaps for another finding); the reason stays."""
+    LEFT_TO_OTHERS = "left to others"
+    """Drained by someone else, or in the moment of our own request; their reason stays."""
+    RESUMED = "resumed"
+    NOT_OURS = "not ours"
+    """Not resumed: not drained, or the reason is not exactly the one that was asked for."""
+
+
+@dataclass(frozen=True)
+class DrainResult:
+    """``reason`` is the text that now stands on the node."""
+
+    outcome: Outcome
+    reason: str
+
+    @property
+    def drained(self) -> bool:
+        """True where no new job will start on the node."""
+        return self.outcome in (Outcome.SET, Outcome.ALREADY_OURS, Outcome.LEFT_TO_OTHERS)
+
+
+def drain_node(client: SlurmClient, name: str, reason: str, state_dir: str) -> DrainResult:
+    """Drain with ``reason`` unless the node is drained already.
+
+    Raises SlurmUnavailable (also when another process on this node holds the lock too long) and SlurmRefused; nothing is
+    changed then, or the next call finds what was.
+    """
+    with DrainLock(state_dir, LOCK_WAIT_S) as held:
+        if not held:
+            raise SlurmUnavailable(f"{state_dir}/drain.lock: held for more than {LOCK_WAIT_S:g} s by another process")
+        before = _look(client, name)
+        if before.drained:
+            ours = is_our_reason(before.reason)
+            return DrainResult(Outcome.ALREADY_OURS if ours else Outcome.LEFT_TO_OTHERS, before.reason)
+        client.drain(name, reason)
+        after = _look(client, name)
+        if after.drained and after.reason == reason:
+            return DrainResult(Outcome.SET, reason)
+        if after.drained:
+            log.warning("%s: drained by someone else in the same moment; their reason stays: %s", name, after.reason)
+            return DrainResult(Outcome.LEFT_TO_OTHERS, after.reason)
+        raise SlurmUnavailable(
+            f"{name} is not drained although the controller accepted it; somebody resumed it at once?"
+        )
+
+
+def resume_node(client: SlurmClient, name: str, reason: str, state_dir: str) -> DrainResult:
+    """Give the node back if its reason still is exactly ``reason``, a text of ours.
+
+    Raises SlurmUnavailable and SlurmRefused as :func:`drain_node` does; ValueError for a reason that is not ours.
+    """
+    if not is_our_reason(reason):
+        raise ValueError(f"not a reason of AIStation: {reason!r}; only our own drains are ever taken back")
+    with DrainLock(state_dir, LOCK_WAIT_S) as held:
+        if not held:
+            raise SlurmUnavailable(f"{state_dir}/drain.lock: held for more than {LOCK_WAIT_S:g} s by another process")
+        before = _look(client, name)
+        if not before.drained or before.reason != reason:
+            return DrainResult(Outcome.NOT_OURS, before.reason)
+        client.resume(name)
+        return DrainResult(Outcome.RESUMED, "")
+
+
+def drain_for(report: NodeReport, config: Config, client: SlurmClient) -> str:
+    """What ``aistation check --act`` does: drain for the most telling fatal finding. What was done, "" for nothing.
+
+    Raises SlurmUnavailable and SlurmRefused.
+    """
+    found = fatal(report.findings)
+    if not found:
+        return ""
+    reason = drain_reason(found[0], node=report.node, boot_id=report.boot_id)
+    if not config.enforcing(config.agent):
+        return f"observe mode: would drain {report.node}: {reason}"
+    if breaker_open(config.node.state_dir, time.time()):
+        return f"the mass-drain breaker is open: {report.node} is not drained for {reason}"
+    result = drain_node(client, report.node, reason, config.node.state_dir)
+    return f"{report.node} drained ({result.outcome.value}): {result.reason}"
+
+
+def fatal(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings that a node drains itself for, the most telling first.
+
+    ``gpu.driver_hang`` fails only once it was seen twice, ``probe.hang_confirm_s`` apart (node/health.py).
+    """
+    found = [f for f in findings if f.drains]
+    return sorted(found, key=lambda f: FIRST.index(f.check) if f.check in FIRST else len(FIRST))
+
+
+def _look(client: SlurmClient, name: str) -> Node:
+    found: Optional[Node] = next((n for n in client.nodes([name]) if n.name == name), None)
+    if found is None:
+        raise SlurmUnavailable(f"Slurm showed no node {name}; is SLURMD_NODENAME or the host name right?")
+    return found

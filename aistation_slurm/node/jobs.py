@@ -1,0 +1,107 @@
+"""Job records ``<state_dir>/jobs/<job id>``: what the gate saw of a job that it let start, for agent and epilog.
+
+Text lines ``key=value``, 0600 root in a 0700 folder. They tell the agent which jobs opted in (``resume``) and which GPUs
+they hold, and the epilog which other jobs may own a process. The epilog removes them; a new boot has none (/run).
+"""
+
+from __future__ import annotations
+
+import os
+
+from aistation_slurm.node.gate_job import GateJob, indices, number
+from aistation_slurm.node.state import write_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Optional
+
+__all__ = ["JobRecord", "from_environment", "read", "read_all", "remove", "write"]
+
+FRAMEWORKS = ("auto", "megatron", "deepspeed", "hf", "lightning", "dcp", "nemo")
+
+
+class JobRecord:
+    """``uid`` -1: not known. ``gpus``: gres indices. ``resume``: framework, or "" for a job that did not opt in."""
+
+    __slots__ = ("gpus", "job_id", "restart_count", "resume", "time", "uid")
+
+    def __init__(
+        self, job_id: int, uid: int, restart_count: int, gpus: frozenset[int], resume: str, time: float
+    ) -> None:
+        self.job_id = job_id
+        self.uid = uid
+        self.restart_count = restart_count
+        self.gpus = gpus
+        self.resume = resume
+        self.time = time
+
+    @property
+    def opted_in(self) -> bool:
+        return bool(self.resume)
+
+
+def from_environment(env: Mapping[str, str], now: float) -> JobRecord:
+    """From the environment of Slurm's Prolog or Epilog. An unknown framework name is not an opt-in."""
+    job = GateJob(env)
+    resume = env.get("SPANK_AISTATION_RESUME", "")
+    return JobRecord(
+        job_id=number(job.job_id, 0),
+        uid=number(env.get("SLURM_JOB_UID", ""), -1),
+        restart_count=number(env.get("SLURM_JOB_RESTART_COUNT", ""), 0),
+        gpus=job.gpus,
+        resume=resume if resume in FRAMEWORKS else "",
+        time=now,
+    )
+
+
+def write(state_dir: str, record: JobRecord) -> None:
+    """Replace the record of this job. Raises OSError."""
+    folder = f"{state_dir}/jobs"
+    if not os.path.isdir(folder):
+        os.makedirs(state_dir, mode=0o755, exist_ok=True)
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+    gpus = ",".join(str(i) for i in sorted(record.gpus))
+    text = (
+        f"job={record.job_id}\nuid={record.uid}\nrestart_count={record.restart_count}\ngpus={gpus}\n"
+        f"resume={record.resume}\ntime={record.time:.3f}\n"
+    )
+    write_file(f"{folder}/{record.job_id}", text.encode(), 0o600)
+
+
+def read(state_dir: str, job_id: int) -> Optional[JobRecord]:
+    """The record of one job; None where there is none or it is damaged."""
+    try:
+        with open(f"{state_dir}/jobs/{job_id}", encoding="ascii") as file:
+            fields = dict(line.split("=", 1) for line in file.read(4096).splitlines())
+        return JobRecord(
+            job_id=int(fields["job"]),
+            uid=int(fields["uid"]),
+            restart_count=int(fields["restart_count"]),
+            gpus=indices(fields["gpus"]),
+            resume=fields["resume"] if fields["resume"] in FRAMEWORKS else "",
+            time=float(fields["time"]),
+        )
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def read_all(state_dir: str) -> dict[int, JobRecord]:
+    """Every readable record by job id."""
+    try:
+        names = os.listdir(f"{state_dir}/jobs")
+    except OSError:
+        return {}
+    found = (read(state_dir, int(name)) for name in names if name.isdigit())
+    return {record.job_id: record for record in found if record is not None}
+
+
+def remove(state_dir: str, job_id: int) -> None:
+    """Forget a job; no error where there is no record."""
+    try:
+        os.unlink(f"{state_dir}/jobs/{job_id}")
+    except OSError:
+        pass

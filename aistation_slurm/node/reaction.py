@@ -1,0 +1,202 @@
+"""What the agent does about a fatal local finding: drain this node, then push its opted-in jobs away.
+
+Each finding is acted on once until it goes away. Everything that could not be done (controller down, controller slow)
+stays pending and is tried again; everything is said once, not at every try.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from aistation_slurm.config import Config
+from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
+from aistation_slurm.findings import Finding, drain_reason
+from aistation_slurm.node import acted, history, jobs
+from aistation_slurm.node.breaker import breaker_open
+from aistation_slurm.node.drain import Outcome, drain_node
+from aistation_slurm.node.requeue import RequeuedAttempts, requeue_attempt, victims
+from aistation_slurm.slurm.client import SlurmClient
+
+__all__ = ["Reaction"]
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_S, RETRY_MAX_S = 1.0, 30.0
+RETURN_POLL_S = 30.0
+
+
+@dataclass
+class _Pending:
+    findings: tuple[Finding, ...]
+    reason: str
+    drained: bool = False
+
+
+class Reaction:
+    """Keeps what was acted on and what is still to be done. One per agent; not thread-safe.
+
+    ``gres_of``: device key of a finding -> gres index of that GPU, None where not known.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        node: str,
+        boot_id: str,
+        client: SlurmClient,
+        gres_of: Callable[[str], Optional[int]],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.node = node
+        self.boot_id = boot_id
+        self.client = client
+        self.gres_of = gres_of
+        self.monotonic = monotonic
+        self.state_dir = config.node.state_dir
+        self.done = RequeuedAttempts(Path(self.state_dir) / "requeued")
+        self.acted = set(acted.read(self.state_dir))
+        self.pending: Optional[_Pending] = None
+        self.retry_at = 0.0
+        self._return_at = 0.0
+        self._retry_s = RETRY_FIRST_S
+        self._said: set[str] = set()
+
+    def see(self, findings: Sequence[Finding], *, complete: bool) -> None:
+        """Take in the fatal findings of one look and act. ``complete``: the look covered every check."""
+        present = {(f.check, f.subject) for f in findings}
+        if complete and self.acted - present:
+            self.acted &= present
+            self._remember()
+        new = [f for f in findings if (f.check, f.subject) not in self.acted]
+        if new:
+            waiting = self.pending.findings if self.pending else ()
+            reason = drain_reason((waiting or tuple(new))[0], node=self.node, boot_id=self.boot_id)
+            add = tuple(f for f in new if (f.check, f.subject) not in {(w.check, w.subject) for w in waiting})
+            if add:
+                drained = self.pending.drained if self.pending else False
+                self.pending = _Pending(waiting + add, reason, drained)
+                self.retry_at = 0.0
+        self.act()
+
+    def act(self) -> None:
+        """Do what is pending, if it is time to try. Never raises for Slurm's sake."""
+        if self.pending is None or self.monotonic() < self.retry_at:
+            return
+        if not self.config.enforcing(self.config.agent):
+            self._observe(self.pending)
+            return
+        if not self.pending.drained and breaker_open(self.state_dir, time.time()):
+            self._say_once(f"the mass-drain breaker is open: {self.node} is not drained for {self.pending.reason}")
+            self._later()
+            return
+        try:
+            if not self.pending.drained:
+                self._drain(self.pending)
+            if self._requeue(self.pending):
+                self._finish(self.pending)
+                return
+        except SlurmUnavailable as exc:
+            self._say_once(f"{exc}; trying again until it is done: {self.pending.reason}")
+        except SlurmRefused as exc:
+            self._say_once(f"{exc}; is SLURMD_NODENAME right? Trying again until it is done: {self.pending.reason}")
+        except OSError as exc:
+            self._say_once(f"{self.state_dir}: {exc}; without its memory the agent requeues nothing")
+        self._later()
+
+    def watch_for_return(self) -> None:
+        """Notice, at most every 30 s and only on a node that we had drained, that somebody gave it back.
+
+        From then on older kernel messages do not count: what they told of was repaired, though the log still has them.
+        """
+        if not self.acted or self.pending is not None or self.monotonic() < self._return_at:
+            return
+        self._return_at = self.monotonic() + RETURN_POLL_S
+        if not self.config.enforcing(self.config.agent):
+            return
+        try:
+            found = next((n for n in self.client.nodes([self.node]) if n.name == self.node), None)
+        except (SlurmUnavailable, SlurmRefused):
+            return
+        if found is None or found.drained:
+            return
+        log.warning("%s was given back by somebody; kernel messages until now count as dealt with", self.node)
+        try:
+            history.forget_past(self.config)
+        except OSError as exc:
+            self._say_once(f"{self.state_dir}/klog-since: {exc}")
+        self.acted = {key for key in self.acted if key[0] not in history.CHECKS}
+        self._remember()
+
+    def _drain(self, pending: _Pending) -> None:
+        result = drain_node(self.client, self.node, pending.reason, self.state_dir)
+        pending.drained = True
+        if result.outcome is Outcome.SET:
+            log.warning("%s drained: %s", self.node, result.reason)
+        else:
+            log.warning(
+                "%s is drained (%s: %s); found %s", self.node, result.outcome.value, result.reason, pending.reason
+            )
+
+    def _requeue(self, pending: _Pending) -> bool:
+        """True when no job is left that should get away."""
+        if not self.config.agent.requeue:
+            return True
+        records = jobs.read_all(self.state_dir)
+        lost = self._lost_gres(pending.findings)
+        left = [
+            job
+            for job in victims(self.client.jobs(), self.node, records, lost)
+            if (job.job_id, job.start_time or 0) not in self.done
+        ]
+        complete = True
+        for job in left:
+            sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic)
+            complete = complete and sent
+        # one that was not sent either went away by itself or could not be looked at in time: look again
+        return complete
+
+    def _lost_gres(self, findings: Sequence[Finding]) -> Optional[frozenset[int]]:
+        """gres indices of the GPUs concerned; None when a finding is about the whole node or an unknown GPU."""
+        found = [self.gres_of(f.device) if f.device else None for f in findings]
+        known = [index for index in found if index is not None]
+        return frozenset(known) if len(known) == len(found) else None
+
+    def _observe(self, pending: _Pending) -> None:
+        log.warning("observe mode: would drain %s: %s", self.node, pending.reason)
+        if self.config.agent.requeue:
+            records, lost = jobs.read_all(self.state_dir), self._lost_gres(pending.findings)
+            try:
+                would = [job.argument for job in victims(self.client.jobs(), self.node, records, lost)]
+                log.warning("observe mode: would requeue %s", ", ".join(would) or "no job")
+            except (SlurmUnavailable, SlurmRefused) as exc:
+                log.warning("observe mode: which jobs would be requeued is not known: %s", exc)
+        self._finish(pending)
+
+    def _finish(self, pending: _Pending) -> None:
+        self.acted |= {(f.check, f.subject) for f in pending.findings}
+        self._return_at = self.monotonic() + RETURN_POLL_S
+        self.pending = None
+        self._retry_s = RETRY_FIRST_S
+        self._said.clear()
+        self._remember()
+
+    def _remember(self) -> None:
+        try:
+            acted.write(self.state_dir, self.acted)
+        except OSError as exc:
+            self._say_once(f"{self.state_dir}/acted: {exc}")
+
+    def _later(self) -> None:
+        self.retry_at = self.monotonic() + self._retry_s
+        self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)

@@ -1,0 +1,108 @@
+"""The gate's failing path: put our own reason on this node, with at most two bounded requests, before exit 1.
+
+Slurm keeps a reason that is there when it drains the node itself for the failed prolog (slurmctld's _drain_node), so
+the cause is not lost behind "Prolog error".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from aistation_slurm.findings import Finding, Status, drain_reason
+from aistation_slurm.node import acted, bounded
+from aistation_slurm.node.gate_job import plain
+from aistation_slurm.node.lock import DrainLock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aistation_slurm.node.state import DeviceLine, NodeState
+
+__all__ = ["node_flags", "node_name", "reason_for", "refuse"]
+
+NOTES_BYTES = 64 * 1024
+HISTORY = ("gpu.xid",)
+"""Checks that tell of the past: the kernel log keeps an Xid until the next boot, also after the GPU was reset."""
+
+
+def refuse(
+    state: NodeState, state_dir: str, line: DeviceLine, env: Mapping[str, str], job_id: str, budget_s: float
+) -> tuple[bool, str]:
+    """Note the refusal on this node, then drain it with our reason unless it is drained already.
+
+    False with the why where the job must pass after all; else True with a line for the log.
+    """
+    deadline = time.monotonic() + max(budget_s, 1.0)
+    name = node_name(env)
+    reason = reason_for(line, name, state.boot_id)
+    note(state_dir, f"{time.time():.0f} job={job_id} {reason}")
+    if not name:
+        return True, "no SLURMD_NODENAME: the drain reason is left to Slurm"
+    scontrol = f"{state.bin_dir.rstrip('/')}/scontrol"
+    plain_env = dict(bounded.PLAIN_ENV)
+    conf = state.slurm_conf or env.get("SLURM_CONF", "")
+    if conf:
+        plain_env["SLURM_CONF"] = conf
+    try:
+        with DrainLock(state_dir, min(1.0, budget_s / 4)) as held:
+            if not held:
+                return True, "another part of AIStation is draining this node right now"
+            left = deadline - time.monotonic()
+            shown = bounded.run([scontrol, "-o", "show", "node", name], left / 2, plain_env)
+            if shown.code != 0:
+                # without a look at what is there we would write over an administrator's words
+                return True, f"it is not known whether {name} is drained, so Slurm's own reason must do: {said(shown)}"
+            if "DRAIN" in node_flags(shown.output):
+                return True, f"{name} is drained already; its reason stays"
+            if line.check in HISTORY and (line.check, line.subject) in acted.read(state_dir):
+                return False, f"{name} was drained for this very {line.check} and somebody gave it back since"
+            update = [scontrol, "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}"]
+            done = bounded.run(update, max(deadline - time.monotonic(), 0.5), plain_env)
+            if done.code != 0:
+                return True, f"drain reason not set, Slurm drains with its own: {said(done)}"
+            return True, f"{name} drained: {reason}"
+    except OSError as exc:
+        return True, f"drain reason not set, Slurm drains with its own: {exc}"
+
+
+def reason_for(line: DeviceLine, node: str, boot: str) -> str:
+    """The same text as the agent's for the same fault."""
+    finding = Finding(check=line.check, status=Status.FAIL, subject=line.subject, evidence=line.evidence)
+    return drain_reason(finding, node=node, boot_id=boot)
+
+
+def node_name(env: Mapping[str, str]) -> str:
+    """SLURMD_NODENAME where it is a plain name, else ""."""
+    name = env.get("SLURMD_NODENAME", "")
+    fit = name.isascii() and 0 < len(name) <= 255 and all(c.isalnum() or c in "._-" for c in name)
+    return name if fit and name[0].isalnum() else ""
+
+
+def node_flags(text: str) -> frozenset[str]:
+    """Words of ``State=`` in ``scontrol -o show node``, e.g. ``State=MIXED+DRAIN+COMPLETING*``."""
+    for word in text.split():
+        if word.startswith("State="):
+            return frozenset(word[6:].rstrip("*~#!%$@^-").upper().split("+"))
+    return frozenset()
+
+
+def note(state_dir: str, text: str) -> None:
+    """Append to ``<state_dir>/refusals`` on this node, so that the cause is known also when the controller is away."""
+    path = f"{state_dir}/refusals"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o644)
+        try:
+            if os.fstat(fd).st_size > NOTES_BYTES:
+                os.ftruncate(fd, 0)
+            os.write(fd, plain(text).encode() + b"\n")
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
+def said(outcome: bounded.Outcome) -> str:
+    return "no answer in time" if outcome.code is None else plain(outcome.output)[:200] or f"exit code {outcome.code}"

@@ -1,0 +1,142 @@
+"""The push: requeue the opted-in jobs of a node that was just drained for a fatal local fault.
+
+Nothing else ends such a job: a rank that waits in a collective for a lost GPU waits for ever. Each attempt (job id and
+start time) is requeued at most once, remembered in ``<state_dir>/requeued`` before the request is made, and never late:
+the job is read again right before, and a request is not sent when that look is more than two seconds old.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Optional
+
+from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
+from aistation_slurm.node.jobs import JobRecord
+from aistation_slurm.node.state import write_file
+from aistation_slurm.slurm.client import Job, SlurmClient
+
+__all__ = ["Attempt", "RequeuedAttempts", "opted_in", "requeue_attempt", "victims"]
+
+log = logging.getLogger(__name__)
+
+MAX_LOOK_AGE_S = 2.0
+KEPT = 500
+Attempt = tuple[int, int]
+"""Job id and start time (unix seconds): one attempt of one job."""
+
+_TAG = re.compile(r"\[ais((?: [\x21-\x5c\x5e-\x7e]+)*)\]")
+
+
+def opted_in(job: Job, record: Optional[JobRecord]) -> bool:
+    """By job_submit's tag in AdminComment (users cannot set it), or by what the gate saw at this job's start here."""
+    if record is not None and record.opted_in:
+        return True
+    tag = _TAG.search(job.admin_comment)
+    fields = dict(word.partition("=")[::2] for word in tag.group(1).split()) if tag else {}
+    return str(fields.get("resume", "none")) != "none"
+
+
+def victims(
+    jobs: list[Job], node: str, records: Mapping[int, JobRecord], lost_gres: Optional[frozenset[int]]
+) -> list[Job]:
+    """The jobs running on ``node`` that opted in, may be requeued, and hold one of these GPUs (None: the whole node).
+
+    A job whose GPUs are not known counts as concerned.
+    """
+    found = []
+    for job in jobs:
+        record = records.get(job.job_id)
+        if job.state != "RUNNING" or job.completing or node not in job.nodes or not opted_in(job, record):
+            continue
+        if job.requeue is False or not job.batch or job.start_time is None:
+            continue
+        if lost_gres is not None and record is not None and record.gpus and not record.gpus & lost_gres:
+            continue
+        found.append(job)
+    return found
+
+
+class RequeuedAttempts:
+    """The attempts that were requeued from this node in this boot, kept in a small file over restarts of the agent."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: dict[Attempt, None] = {}
+        try:
+            text = path.read_text(encoding="ascii", errors="replace")
+        except OSError:
+            text = ""
+        for line in text.splitlines():
+            words = line.split()
+            if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+                self._seen[int(words[0]), int(words[1])] = None
+
+    def __contains__(self, attempt: Attempt) -> bool:
+        return attempt in self._seen
+
+    def add(self, attempt: Attempt) -> None:
+        """Raises OSError where it cannot be kept; the requeue must then not be made."""
+        self._seen[attempt] = None
+        while len(self._seen) > KEPT:
+            del self._seen[next(iter(self._seen))]
+        self._write()
+
+    def discard(self, attempt: Attempt) -> None:
+        """The request certainly had no effect: it may be made again."""
+        self._seen.pop(attempt, None)
+        self._write()
+
+    def _write(self) -> None:
+        text = "".join(f"{job_id} {start}\n" for job_id, start in self._seen)
+        write_file(str(self.path), text.encode("ascii"), 0o600)
+
+
+def requeue_attempt(
+    client: SlurmClient,
+    seen: Job,
+    node: str,
+    done: RequeuedAttempts,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Requeue this attempt if it still runs here. True when Slurm took the request.
+
+    Raises SlurmUnavailable: nothing is known; call again later, which looks first. Raises OSError when the attempt cannot
+    be remembered (nothing was sent).
+    """
+    assert seen.start_time is not None
+    attempt = (seen.job_id, seen.start_time)
+    if attempt in done:
+        return False
+    asked = monotonic()
+    now = client.job(seen.job_id)
+    same = now is not None and now.start_time == seen.start_time and now.state == "RUNNING" and not now.completing
+    if now is None or not same or node not in now.nodes:
+        log.info("job %s no longer runs here in the attempt that met the fault; left alone", seen.argument)
+        return False
+    if now.requeue is False:
+        log.info("job %s asked not to be requeued (--no-requeue); left alone", seen.argument)
+        return False
+    leader = now
+    if now.het_job_id is not None and now.het_job_id != now.job_id:
+        # Slurm requeues a heterogeneous job as a whole, through its first component
+        leader = client.job(now.het_job_id) or now
+    done.add(attempt)
+    if monotonic() - asked > MAX_LOOK_AGE_S:
+        done.discard(attempt)
+        log.warning("job %s: the controller is slow, so this look is too old to act on; looking again", seen.argument)
+        return False
+    try:
+        client.requeue(leader)
+    except SlurmRefused as exc:
+        log.warning("job %s: Slurm refused the requeue: %s", seen.argument, exc)
+        return False
+    except SlurmUnavailable:
+        # perhaps it was taken, perhaps not: the next call looks before it asks again
+        done.discard(attempt)
+        raise
+    log.warning("job %s requeued (attempt started at %d)", seen.argument, seen.start_time)
+    return True
