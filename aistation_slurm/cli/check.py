@@ -84,10 +84,10 @@ def _captured(config: Config, root: Path) -> Config:
 
 def _act(config: Config, report: NodeReport) -> None:
     from aistation_slurm.node.drain import drain_for
-    from aistation_slurm.node.state import write_state
+    from aistation_slurm.node.publish import publish
     from aistation_slurm.slurm import connect
 
-    write_state(config, report)
+    publish(report, config)
     try:
         said = drain_for(report, config, connect(config))
     except AistationError as exc:
