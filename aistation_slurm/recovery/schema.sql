@@ -1,0 +1,41 @@
+-- The recovery journal. Times are unix seconds; a NULL done means: intended, not known to be done.
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE attempts (
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL,
+    start_time INTEGER NOT NULL,
+    nodes TEXT NOT NULL,              -- space separated
+    state TEXT NOT NULL,              -- running | ended | restarted
+    ended REAL,
+    restart_cnt INTEGER NOT NULL DEFAULT 0,
+    user_id INTEGER NOT NULL DEFAULT -1,
+    name TEXT NOT NULL DEFAULT '',
+    exit TEXT NOT NULL DEFAULT '',
+    cause TEXT NOT NULL DEFAULT '',
+    why TEXT NOT NULL DEFAULT '',
+    calm_since REAL,
+    PRIMARY KEY (cluster, job_id, start_time)
+);
+CREATE TABLE actions (
+    id INTEGER PRIMARY KEY,
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL,
+    start_time INTEGER NOT NULL,
+    kind TEXT NOT NULL,               -- requeue | start | release | hold
+    intended REAL NOT NULL,
+    done REAL,
+    outcome TEXT NOT NULL DEFAULT '',
+    detail TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX actions_by_job ON actions (cluster, job_id, start_time);
+CREATE TABLE incidents (
+    id INTEGER PRIMARY KEY,
+    time REAL NOT NULL,
+    kind TEXT NOT NULL,
+    node TEXT NOT NULL DEFAULT '',
+    job_id INTEGER NOT NULL DEFAULT 0,
+    text TEXT NOT NULL
+);
+CREATE INDEX incidents_by_job ON incidents (job_id, time);
+CREATE INDEX incidents_by_time ON incidents (time);
+INSERT INTO meta VALUES ('schema', '1');
