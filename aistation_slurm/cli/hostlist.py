@@ -32,22 +32,27 @@ def _names(lists: tuple[str, ...]) -> list[str]:
 def expand(lists: tuple[str, ...], as_json: bool) -> None:
     """One name a line, in the order written."""
     names = _names(lists)
-    click.echo(json.dumps(names) if as_json else "\n".join(names))
+    if as_json:
+        click.echo(json.dumps(names))
+    else:
+        click.echo("".join(f"{name}\n" for name in names), nl=False)
 
 
 @command.command("fold")
 @click.argument("lists", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON text.")
 def fold(lists: tuple[str, ...], as_json: bool) -> None:
-    """The shortest hostlist of these names, sorted, each name once."""
-    text = hostlist.fold(_names(lists))
+    """These names as one hostlist, in the order given, each name once."""
+    text = hostlist.fold(_names(lists), keep_order=True)
     click.echo(json.dumps(text) if as_json else text)
 
 
 @command.command("count")
 @click.argument("lists", nargs=-1, required=True)
+@click.option("--unique", is_flag=True, help="Count a name that stands twice only once.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON number.")
-def count(lists: tuple[str, ...], as_json: bool) -> None:
-    """How many different names."""
-    number = len(set(_names(lists)))
+def count(lists: tuple[str, ...], unique: bool, as_json: bool) -> None:
+    """How many names, as ``expand | wc -l`` would say."""
+    names = _names(lists)
+    number = len(set(names)) if unique else len(names)
     click.echo(json.dumps(number) if as_json else str(number))

@@ -1,15 +1,13 @@
-"""Slurm hostlists, through ClusterShell's NodeSet, with Slurm's rules where the two differ.
+"""Slurm hostlists by Slurm's own rules (src/common/hostlist.c, checked against ``scontrol show hostnames``).
 
-Slurm keeps the order in which names are written and each name's own zero padding; NodeSet sorts and, in old releases,
-folds paddings together. So lists are cut at top-level commas first, and each piece is expanded by NodeSet alone.
+Not through ClusterShell's NodeSet: it sorts, it folds different zero paddings of one prefix together, and it takes the
+width of a range from the longer bound, so that ``listserv01,listserv3`` names a host that does not exist.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-
-from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from aistation_slurm.errors import AistationError
 
@@ -26,10 +24,15 @@ class HostlistError(AistationError):
 def expand(text: str) -> list[str]:
     """``gpu[1-2,07],login`` -> ``["gpu1", "gpu2", "gpu07", "login"]``, in the order written.
 
+    Line breaks separate like commas (people paste lists); what Slurm prints for "no nodes" is an empty list.
+
     Raises HostlistError for unbalanced brackets, empty or backward ranges and anything that is not a list of names.
     """
     found: list[str] = []
-    for piece in _pieces(text):
+    text = text.strip()
+    if text in ("", "(null)", "None assigned", "None"):
+        return found
+    for piece in _pieces(re.sub(r"\s*\n\s*", ",", text)):
         found += _expand_piece(piece, text)
         if len(found) > MAX_HOSTS:
             raise HostlistError(f"{text[:60]!r} has more than {MAX_HOSTS} names")
@@ -76,9 +79,41 @@ def _expand_piece(piece: str, whole: str) -> list[str]:
     return [name for each in names for name in (_expand_piece(each + tail, whole) if "[" in tail else [each + tail])]
 
 
-def fold(names: Iterable[str]) -> str:
-    """Names as one hostlist, sorted, each padding kept: ``["gpu2", "gpu1"]`` -> ``gpu[1-2]``."""
-    try:
-        return str(NodeSet.fromlist(sorted(set(names))))
-    except NodeSetException as exc:
-        raise HostlistError(f"cannot fold these names: {exc}") from exc
+def fold(names: Iterable[str], keep_order: bool = False) -> str:
+    """Names as one hostlist, each once: ``["gpu2", "gpu1"]`` -> ``gpu[1-2]``.
+
+    Sorted by prefix and number, or in the order given, as ``scontrol show hostlist`` does. Names of different width never
+    share a range: 1 and 01 are different hosts.
+    """
+    unique = list(dict.fromkeys(names))
+    parts = [_split(name) for name in unique]
+    if not keep_order:
+        parts.sort(key=lambda p: (p[0], len(p[1]) if p[1].startswith("0") else 0, int(p[1] or -1)))
+    groups: list[tuple[str, list[str]]] = []
+    for prefix, digits in parts:
+        if digits and groups and groups[-1][0] == prefix and groups[-1][1]:
+            groups[-1][1].append(digits)
+        else:
+            groups.append((prefix, [digits] if digits else []))
+    return ",".join(f"{prefix}{_ranges(numbers)}" for prefix, numbers in groups)
+
+
+def _split(name: str) -> tuple[str, str]:
+    match = re.fullmatch(r"(.*?)(\d*)", name)
+    return (match.group(1), match.group(2)) if match else (name, "")
+
+
+def _ranges(numbers: list[str]) -> str:
+    """``["1", "2", "3", "05"]`` -> ``[1-3,05]``; one number needs no bracket."""
+    if len(numbers) < 2:
+        return "".join(numbers)
+    runs = [[numbers[0], numbers[0]]]
+    for text in numbers[1:]:
+        last = runs[-1][1]
+        follows = int(text) == int(last) + 1
+        padded = text.startswith("0") or last.startswith("0")
+        if follows and (len(text) == len(last) or not padded):
+            runs[-1][1] = text
+        else:
+            runs.append([text, text])
+    return "[" + ",".join(low if low == high else f"{low}-{high}" for low, high in runs) + "]"
