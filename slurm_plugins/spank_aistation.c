@@ -141,9 +141,10 @@ static int check_switch(const char *text)
 /* The script leaves $AISTATION_RESUME_ARGS unquoted: nothing that a shell expands, and only placeholders we fill. */
 static int check_template(const char *text)
 {
+	/* PLACEHOLDERS of aistation_slurm/checkpoints/choose.py */
 	static const char *const names[] = {"path", "dir", "step", "tag", "name"};
-	static const char expected[] =
-		"words with the placeholders {path} {dir} {step} {tag} {name}, without quotes and the characters $ ` \\ ; & | < > ( ) * ? [ ] ~ # !";
+	static const char expected[] = "words with the placeholders {path} {dir} {step} {tag} {name}, without quotes and "
+				       "the characters $ ` \\ ; & | < > ( ) * ? [ ] ~ # !";
 
 	for (const char *at = text; *at; at++) {
 		if (strchr("\"'$`\\;&|<>()*?[]~#!", *at) || *at == '}')

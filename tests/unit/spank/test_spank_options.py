@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from aistation_slurm.checkpoints.choose import PLACEHOLDERS
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOLDER = REPOSITORY / "slurm_plugins"
 LOCAL, REMOTE, ALLOCATOR, SLURMD, JOB_SCRIPT = "1", "2", "3", "4", "5"
@@ -28,7 +30,10 @@ ACCEPTED = [
         "--ais-resume-args=--load {path} --step {step}",
         "AISTATION_RESUME_ARGS_TEMPLATE=--load {path} --step {step}",
     ),
-    ("--ais-resume-args=ckpt={dir}/{name}:{tag},x@1%", "AISTATION_RESUME_ARGS_TEMPLATE=ckpt={dir}/{name}:{tag},x@1%"),
+    (
+        "--ais-resume-args=x.ckpt={name},{dir}:{tag}@1%",
+        "AISTATION_RESUME_ARGS_TEMPLATE=x.ckpt={name},{dir}:{tag}@1%",
+    ),
     ("--ais-max-restarts=0", "AISTATION_MAX_RESTARTS=0"),
     ("--ais-max-restarts=1000", "AISTATION_MAX_RESTARTS=1000"),
     ("--ais-hang-timeout=30", "AISTATION_HANG_TIMEOUT=30"),
@@ -141,6 +146,12 @@ def test_every_option_has_help_and_only_resume_may_lack_a_value(sbatch: Sbatch) 
         ("ais-dataset", "1"),
     ]
     assert all(len(usage) > 20 for _, _, usage in options)
+
+
+def test_a_template_takes_the_placeholders_that_the_start_up_helper_fills(sbatch: Sbatch) -> None:
+    for name in (*PLACEHOLDERS, "other"):
+        refused = bool(lines(sbatch(f"--ais-resume-args=--x {{{name}}}"), "refused"))
+        assert refused == (name not in PLACEHOLDERS)
 
 
 def test_no_option_sets_nothing(sbatch: Sbatch) -> None:
