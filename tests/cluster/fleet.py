@@ -122,7 +122,9 @@ class Fleet:
         for command in self._commands:
             kill_group(command)
         self._commands.clear()
-        if self._dir is not None and not os.environ.get(KEEP_VARIABLE):
+        if self._dir is not None and os.environ.get(KEEP_VARIABLE):
+            (self._dir / "owner").unlink(missing_ok=True)  # so that no later start takes it for a dead one's
+        elif self._dir is not None:
             shutil.rmtree(self._dir, ignore_errors=True)
         self._dir = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,6 +148,17 @@ def test_folder_of_a_living_cluster_is_not_stale() -> None:
     with Cluster(nodes=1, aistation=False) as cluster:
         remove_stale()
         assert (cluster.dir / "owner").exists()
+
+
+def test_folder_can_be_kept_for_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIS_KEEP_CLUSTER", "1")
+    with Cluster(nodes=1, aistation=False) as cluster:
+        folder = cluster.dir
+    try:
+        remove_stale()
+        assert "Running as primary" in (folder / "host/ctl/var/log/slurm/slurmctld.log").read_text()
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_node_with_a_call_in_state_d_is_gone_at_once() -> None:
