@@ -1,39 +1,56 @@
-"""Every checkpoint of a directory, valid or why not, and the one to resume from."""
+"""Look at a checkpoint directory: every checkpoint, valid or why not, and the one to resume from."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
-from aistation_slurm.checkpoints.choose import resume_args
-from aistation_slurm.checkpoints.files import PLACEHOLDER_BYTES, problem, size_of
-from aistation_slurm.checkpoints.model import Checkpoint, Found
-from aistation_slurm.checkpoints.readers import READERS
+from aistation_slurm.checkpoints.choose import Choice, resume_args
+from aistation_slurm.checkpoints.folder import Folder, MissingDirectory, mtime, plain, read_folder
+from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found, Grade
+from aistation_slurm.checkpoints.readers import ALL, Reader, by_name
 from aistation_slurm.errors import CheckpointError
 
 __all__ = ["FRAMEWORKS", "Inspection", "inspect"]
 
-FRAMEWORKS = ("auto", *READERS)
+FRAMEWORKS = ("auto", *sorted(reader.NAME for reader in ALL))
+"""Values of ``framework``."""
+
+_CLOSE_S = 2.0  # a copy made in the same save may be this much later than its original
+_LOOKED_BACK = 64  # candidates compared when the newest cannot be judged by itself
+_MOST_FOLDERS = 2000
+_DEEPEST = 5
+# Folders that tools make by themselves for each start of one and the same run (Hydra, Lightning, NeMo); other names are
+# other experiments, and resuming from those would be worse than resuming from nothing.
+_RUN_FOLDER = re.compile(
+    r"\d{4}-\d{2}-\d{2}(?:[_T -]\d{2}[-:]\d{2}[-:]\d{2})?|\d{2}-\d{2}-\d{2}|\d{8}[-_]\d{6}|version_\d+|run[-_]?\d+"
+    r"|lightning_logs|tb_logs|checkpoints?|ckpts?|runs?|logs?|outputs?|results?|multirun|default"
+)
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """checkpoints: newest first. resume: the newest valid one, None where there is none."""
+    """checkpoints: newest first. resume: the one of them to resume from, None when there is none. warnings: for a person.
+
+    trackers: name -> text of the framework's own tracker files. unusable: empty, or why starting from
+    step 0 would be wrong: checkpoints exist and none can be used.
+    """
 
     directory: Path
-    framework: str
     checkpoints: tuple[Checkpoint, ...]
-    resume: Optional[Checkpoint]
+    resume: Optional[Choice]
     warnings: tuple[str, ...]
-    trackers: dict[str, str]
+    trackers: Mapping[str, str]
+    unusable: str = ""
 
-    def as_json(self, template: str = "") -> dict[str, Any]:
-        """The public JSON shape."""
+    def as_json(self, template: str = "") -> dict[str, object]:
+        """The JSON contract of ``aistation ckpt inspect``. ``resume.args`` is empty where no arguments can be made."""
         warnings = list(self.warnings)
-        resume = None
+        resume: Optional[dict[str, object]] = None
         if self.resume is not None:
             try:
                 args = resume_args(self.resume, template)
@@ -43,102 +60,237 @@ class Inspection:
             resume = {
                 "path": str(self.resume.path),
                 "step": self.resume.step,
+                "args": args,
                 "framework": self.resume.framework,
                 "tag": self.resume.tag,
-                "args": args,
             }
-        rows = [
-            {
-                "path": str(c.path),
-                "step": c.step,
-                "framework": c.framework,
-                "tag": c.tag,
-                "valid": c.valid,
-                "why": c.why,
-            }
-            for c in self.checkpoints
-        ]
         return {
             "directory": str(self.directory),
-            "framework": self.framework,
-            "checkpoints": rows,
+            "checkpoints": [checkpoint.as_json() for checkpoint in self.checkpoints],
             "resume": resume,
-            "trackers": self.trackers,
+            "trackers": dict(self.trackers),
             "warnings": warnings,
         }
 
 
-def inspect(directory: Path, framework: str = "auto") -> Inspection:
-    """Look at one checkpoint directory. Reads headers and sizes, never whole files; opens no link to a device.
+def inspect(directory: Path, framework: str = "auto", *, every: bool = True) -> Inspection:
+    """Inspect ``directory``; only reads, and only names, headers, ends and sizes.
 
-    Raises CheckpointError: the directory is missing, not a directory, or cannot be read (an unreadable directory is never
-    "no checkpoints").
+    framework: one of FRAMEWORKS. every: False stops as soon as the one to resume from is certain (the start of a job), so
+    that ``checkpoints`` holds the newest only. Raises MissingDirectory (a CheckpointError) when it does not exist, and
+    CheckpointError when it cannot be read or ``framework`` is unknown.
     """
     if framework not in FRAMEWORKS:
-        raise CheckpointError(f"unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}")
-    if not directory.exists():
-        raise CheckpointError(f"{directory}: no such directory")
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory}: not a directory")
-    if not os.access(directory, os.R_OK | os.X_OK):
+        raise CheckpointError(f"unknown framework {plain(framework)!r}; allowed are {', '.join(FRAMEWORKS)}")
+    root = _read_root(directory)
+    runs = _find_runs(root, ALL if framework == "auto" else (by_name(framework),))
+    warnings: list[str] = []
+    if not runs and framework != "auto":
+        other = _find_runs(root, ALL)
+        if other:
+            warnings.append(f"no {framework} checkpoints in {plain(root.path)}, but {other[0].reader.NAME} ones")
+    if len(runs) > 1:
+        warnings.append(f"{len(runs)} run folders below {plain(root.path)}; the newest is {plain(runs[0].where)}")
+    checkpoints: list[Checkpoint] = []
+    choice: Optional[Checkpoint] = None
+    for run in runs:
+        warnings.extend(run.found.warnings)
+        judged = _judge(run, every)
+        if choice is None:
+            choice = _choose(run, judged, warnings)
+        checkpoints.extend(judged)
+        if choice is not None and not every:
+            break
+    unusable = ""
+    if choice is None and runs:
+        unusable = _unusable(root.path, checkpoints, runs)
+    trackers = {
+        t.name: t.text for run in runs[:1] for t in (run.found.tracker, run.found.other_tracker) if t is not None
+    }
+    return Inspection(Path(root.path), tuple(checkpoints), choice, tuple(warnings), trackers, unusable)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The checkpoints of one run: one folder, one reader."""
+
+    where: str
+    reader: Reader
+    found: Found
+
+
+def _read_root(directory: Path) -> Folder:
+    path = os.path.abspath(directory)
+    try:
+        return read_folder(path)
+    except FileNotFoundError:
+        raise MissingDirectory(
+            f"checkpoint directory {plain(path)} does not exist (a first run, or its file system is not mounted here)"
+        ) from None
+    except NotADirectoryError:
         raise CheckpointError(
-            f"{directory}: cannot be read by {os.environ.get('USER') or os.geteuid()}: permission denied"
+            f"checkpoint directory {plain(path)} is not a directory; give the folder that holds it"
+        ) from None
+    except OSError as exc:
+        raise CheckpointError(
+            f"checkpoint directory {plain(path)} cannot be read ({exc.strerror or exc}); check its owner and mode"
+        ) from exc
+
+
+def _find_runs(root: Folder, readers: Sequence[Reader]) -> list[_Run]:
+    """The run in ``root`` itself, else those in the run folders below it, newest first."""
+    run = _find_here(root, readers)
+    if run is not None:
+        return [run]
+    runs: list[_Run] = []
+    pending = [(root, 0)]
+    looked = 0
+    while pending and looked < _MOST_FOLDERS:
+        folder, depth = pending.pop(0)
+        for name in sorted(folder.dirs, key=_natural, reverse=True):
+            numbered = depth > 0 and name.isdigit() and len(name) < 7  # job number of a Hydra multirun
+            if not (_RUN_FOLDER.fullmatch(name) or numbered) or os.path.islink(folder.child(name)):
+                continue
+            looked += 1
+            try:
+                below = read_folder(folder.child(name))
+            except OSError:
+                continue
+            run = _find_here(below, readers)
+            if run is not None:
+                runs.append(run)
+            elif depth + 1 < _DEEPEST:
+                pending.append((below, depth + 1))
+    return sorted(runs, key=lambda r: [_natural(part) for part in r.where.split("/")], reverse=True)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key under which ``version_10`` comes after ``version_9``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", name) if part]
+
+
+def _find_here(folder: Folder, readers: Sequence[Reader]) -> Optional[_Run]:
+    seen: list[_Run] = []
+    for reader in readers:
+        found = reader.find(folder)
+        if found.candidates or found.tracker is not None:
+            seen.append(_Run(folder.path, reader, found))
+    if not seen:
+        return None
+    # a tracker without a single checkpoint (left by a copy) must not hide another framework's checkpoints
+    return next((run for run in seen if run.found.candidates), seen[0])
+
+
+def _newest_first(candidates: list[Candidate]) -> list[Candidate]:
+    """By step as a number. Those without a step come first only where they were written later than the newest step."""
+    stepped = sorted(
+        (c for c in candidates if c.step is not None), key=lambda c: (c.step or 0, c.number, c.path), reverse=True
+    )
+    stepless = [c for c in candidates if c.step is None]
+    if not stepless:
+        return stepped
+    times = {c.path: mtime(c.path) for c in stepless}
+    family_time: dict[str, float] = {}
+    for c in stepless:
+        key = c.family or c.path
+        family_time[key] = max(family_time.get(key, 0.0), times[c.path])
+    stepless.sort(key=lambda c: (family_time[c.family or c.path], c.number, times[c.path], c.path), reverse=True)
+    newest_step_time = mtime(stepped[0].path) + _CLOSE_S if stepped else 0.0
+    first = [c for c in stepless if c.link is None and family_time[c.family or c.path] > newest_step_time]
+    return first + stepped + [c for c in stepless if c not in first]
+
+
+def _judge(run: _Run, every: bool) -> list[Checkpoint]:
+    """Look at the candidates, newest first, and compare them with each other."""
+    judged: list[Checkpoint] = []
+    target = run.found.tracker.target if run.found.tracker else None
+    for candidate in _newest_first(run.found.candidates):
+        judged.append(run.reader.judge(candidate))
+        certain = any(c.valid and c.grade is Grade.CONTENT and not c.lacks and not c.empty_shards for c in judged)
+        reached = target is None or any(str(c.path) == target for c in judged)
+        enough = certain or (len(judged) >= _LOOKED_BACK and any(c.valid for c in judged))
+        if not every and enough and reached:
+            break
+    return _compare(judged)
+
+
+def _compare(judged: list[Checkpoint]) -> list[Checkpoint]:
+    """What one checkpoint cannot show by itself: it is worse than others of the same run."""
+    best = max((c.seen for c in judged), default=Grade.CONTENT)
+    common = set.intersection(*(set(c.lacks) for c in judged if c.valid)) if any(c.valid for c in judged) else set()
+    out = []
+    for index, c in enumerate(judged):
+        why = ""
+        if c.valid and c.grade < best:
+            why = c.doubt or "holds no data files"
+        elif c.valid and set(c.lacks) - common:
+            why = f"{min(set(c.lacks) - common)} is missing, which other checkpoints here have"
+        elif c.valid and c.empty_shards:
+            older = next((o for o in judged[index + 1 :] if o.valid and o.seen is Grade.CONTENT), None)
+            torn = [
+                name
+                for name in c.empty_shards
+                if older and name not in older.empty_shards and (older.path / name).is_file()
+            ]
+            why = f"{torn[0]} is empty, and is not in {older.path.name}" if torn and older else ""
+        out.append(replace(c, valid=False, why=why) if why else c)
+    return out
+
+
+def _choose(run: _Run, judged: list[Checkpoint], warnings: list[str]) -> Optional[Checkpoint]:
+    """The tracker's checkpoint if it is valid, else the newest valid one."""
+    valid = [c for c in judged if c.valid and not c.last_resort] or [c for c in judged if c.valid]
+    newest = valid[0] if valid else None
+    chosen = newest
+    tracker = run.found.tracker
+    if tracker is not None and tracker.target is not None:
+        target = next((c for c in judged if str(c.path) == tracker.target), None)
+        name, says = tracker.name, plain(os.path.basename(tracker.target))
+        fallback = f"resuming from {plain(newest.path.name)}" if newest else "nothing valid is left"
+        if target is None:
+            warnings.append(f"{name} names {says}, which is missing (a dangling tracker); {fallback}")
+        elif not target.valid:
+            warnings.append(f"{name} names {says}, which is incomplete ({target.why}); {fallback}")
+        else:
+            chosen = target
+            if newest is not None and newest != target:
+                warnings.append(
+                    f"{plain(newest.path.name)} looks whole, but {name} says {says}: it was never published, or the "
+                    f"tracker was set back; resuming from {says}"
+                )
+    if chosen is None:
+        return None
+    _mention(chosen, judged, warnings)
+    return chosen
+
+
+def _mention(chosen: Checkpoint, judged: list[Checkpoint], warnings: list[str]) -> None:
+    if chosen.grade is not Grade.CONTENT:
+        warnings.append(
+            f"no file of {plain(chosen.path.name)} has content that can be judged; its name alone was judged"
         )
-    name, found, warnings = _scan(directory, framework)
-    ordered = sorted(found.checkpoints, key=lambda c: (c.order, str(c.path)), reverse=True)
-    judged = _judge(ordered, warnings)
-    # Lightning's last.ckpt carries no step; it is the newest when it is younger than every numbered one
-    judged.sort(key=lambda c: (_age(c, judged), c.order), reverse=True)
-    return Inspection(directory, name, tuple(judged), _pick(judged, found), tuple(warnings), found.trackers)
+    elif chosen.lacks:
+        warnings.append(f"{plain(chosen.path.name)} has no {' and no '.join(chosen.lacks)}, like the others here")
+    if chosen.last_resort:
+        warnings.append(f"{plain(chosen.path.name)} is {chosen.last_resort}")
+    unreadable = [c for c in judged if c.unreadable]
+    for c in unreadable[:3]:
+        warnings.append(f"{plain(c.path.name)} could not be read: {c.why}")
+    later = [c for c in judged if c.valid and c.mtime > chosen.mtime + 60 and c.step is not None and c is not chosen]
+    if later and chosen.step is not None and (later[0].step or 0) < chosen.step:
+        warnings.append(
+            f"{plain(later[0].path.name)} was written after {plain(chosen.path.name)}: if they are of two runs, give each "
+            "its own directory"
+        )
 
 
-def _scan(directory: Path, framework: str) -> tuple[str, Found, list[str]]:
-    if framework != "auto":
-        found = READERS[framework](directory)
-        return framework, found, list(found.warnings)
-    results = {name: reader(directory) for name, reader in READERS.items()}
-    having = [name for name, found in results.items() if found.checkpoints]
-    if not having:
-        merged = [w for found in results.values() for w in found.warnings]
-        return "none", Found(), merged
-    best = max(having, key=lambda name: (any(c.valid for c in results[name].checkpoints), -having.index(name)))
-    warnings = list(results[best].warnings)
-    used = {c.path for c in results[best].checkpoints}
-    for name in having:
-        if name != best and any(c.path not in used for c in results[name].checkpoints):
-            warnings.append(f"{name} checkpoints lie in the same directory; --framework {name} takes those")
-    return best, results[best], warnings
-
-
-def _judge(checkpoints: Sequence[Checkpoint], warnings: list[str]) -> list[Checkpoint]:
-    """Add what only the files' headers and the siblings tell."""
-    strict = any((size_of(f) or 0) >= PLACEHOLDER_BYTES for c in checkpoints for f in c.files)
-    weights_known = any(c.weights for c in checkpoints)
-    judged = []
-    for checkpoint in checkpoints:
-        why = checkpoint.why
-        if not why and weights_known and not checkpoint.weights:
-            why = "no model weights (its siblings have them)"
-        if not why:
-            why = next((p for p in (problem(f, strict) for f in checkpoint.files) if p), "")
-        judged.append(replace(checkpoint, why=why))
-    if any(c.valid and c.files for c in judged) and not strict:
-        warnings.append("every file is empty or a placeholder: completeness was judged by names only")
-    if judged and not weights_known and any(c.valid for c in judged):
-        warnings.append("no checkpoint here has model weights: judged by the state files only")
-    return judged
-
-
-def _age(checkpoint: Checkpoint, all_of: Sequence[Checkpoint]) -> float:
-    """Step for ordering; a stepless file counts as just after the newest numbered one that is older than it."""
-    if checkpoint.step is not None:
-        return float(checkpoint.step)
-    if not checkpoint.order or checkpoint.order[0] >= 0:
-        return checkpoint.order[0] if checkpoint.order else -1.0
-    older = [float(c.step) for c in all_of if c.step is not None and c.order[-1] <= checkpoint.order[-1]]
-    return max(older, default=-1.0) + 0.5
-
-
-def _pick(judged: Sequence[Checkpoint], found: Found) -> Optional[Checkpoint]:
-    valid = [c for c in judged if c.valid]
-    return next((c for c in valid if found.preferred and c.tag == found.preferred), valid[0] if valid else None)
+def _unusable(root: str, checkpoints: list[Checkpoint], runs: list[_Run]) -> str:
+    if not checkpoints:
+        tracker = runs[0].found.tracker
+        what = f"{tracker.name} is there, but not one checkpoint" if tracker else "not one checkpoint can be read"
+        return f"{plain(root)}: {what}"
+    first = checkpoints[0]
+    return (
+        f"{plain(root)} holds {len(checkpoints)} checkpoint(s), none of them valid; the newest, "
+        f"{plain(first.path.name)}: {first.why}"
+    )

@@ -1,46 +1,115 @@
-"""A checkpoint as it lies on disk, and what a reader found in one directory."""
+"""What is known about one checkpoint, before and after its files were looked at. Values only; no file access here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Optional
 
-__all__ = ["Checkpoint", "Found"]
+__all__ = ["Candidate", "Checkpoint", "Found", "Grade", "Tracker"]
+
+
+class Grade(IntEnum):
+    """How much a file, or the weakest data file of a checkpoint, shows. Ordered.
+
+    ``TORN`` is proof of damage. ``EMPTY`` (no bytes, or zero bytes only) and ``PLACEHOLDER`` (a few bytes or plain text
+    where tensors belong) are damage only where other files of the same run hold more
+    (docs/decisions/0003-checkpoint-integrity.md). ``CONTENT`` is whole as far as header and size can tell.
+    """
+
+    TORN = 0
+    EMPTY = 1
+    PLACEHOLDER = 2
+    CONTENT = 3
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """One checkpoint. ``step`` is the optimizer step it was saved at; None where the layout does not tell.
+class Candidate:
+    """A name that follows a framework's convention; nothing inside it was read.
 
-    order: sorts by age within its directory (newest greatest), for layouts whose names carry no step. files: regular
-    files whose header and size decide about tearing. weights: the layout's weight files are there (an outer check
-    compares with the siblings). tag: the name by which a tracker file points at it.
+    path: absolute. root: the folder that a ``{dir}`` in resume arguments means. step: optimizer steps, None when the
+    name does not say. family and number order candidates without a step (``hpc_ckpt_10``); number also orders versions
+    of the same step (``-v1``). link: target text of a dangling symbolic link.
     """
 
-    path: Path
+    path: str
+    root: str
     framework: str
     step: Optional[int] = None
-    why: str = ""
-    order: tuple[float, ...] = ()
-    files: tuple[Path, ...] = ()
-    weights: bool = True
     tag: str = ""
+    family: str = ""
+    number: int = 0
+    link: Optional[str] = None
+    unfinished: str = ""
+    """Name of a marker file that says that saving did not end."""
+    last_resort: str = ""
+    """Why it is chosen only where nothing else is valid (a universal checkpoint needs another way of loading)."""
 
-    @property
-    def valid(self) -> bool:
-        return not self.why
+
+@dataclass(frozen=True)
+class Tracker:
+    """The file in which a framework notes its newest checkpoint: a hint, and the mark that saving ended.
+
+    target: path of the checkpoint it names (whether or not that exists); None when its text names nothing.
+    """
+
+    name: str
+    text: str
+    target: Optional[str]
 
 
 @dataclass
 class Found:
-    """Everything one reader says about a directory.
+    """What one reader saw in one folder."""
 
-    preferred: tag or name that the layout's own tracker points at and that content confirms may be chosen before newer
-    ones. trackers: file name -> text, for people and for comparing.
+    candidates: list[Candidate] = field(default_factory=list)
+    tracker: Optional[Tracker] = None
+    other_tracker: Optional[Tracker] = None
+    """A second one, of which the framework takes no notice when it loads."""
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint after a look at its files.
+
+    framework: ``megatron``, ``deepspeed``, ``hf``, ``lightning``, ``dcp``, ``nemo``, with the storage format behind a plus
+    where it is another framework's (``hf+deepspeed``). why: reason when not valid; for a valid one a remark or empty.
+    mtime: unix seconds of the folder or file, 0.0 unknown. missing_ranks: gaps in the shard numbering. grade: of its
+    weakest data file; seen: of its strongest. doubt: what the grade is based on. lacks: parts that this checkpoint does not
+    have and that others of the same run may have. empty_shards: shards without a byte, normal for a rank that has nothing.
     """
 
-    checkpoints: list[Checkpoint] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    trackers: dict[str, str] = field(default_factory=dict)
-    preferred: str = ""
+    path: Path
+    step: Optional[int]
+    framework: str
+    valid: bool
+    why: str = ""
+    mtime: float = 0.0
+    root: Path = Path("/")
+    tag: str = ""
+    missing_ranks: tuple[int, ...] = ()
+    grade: Grade = Grade.CONTENT
+    seen: Grade = Grade.CONTENT
+    doubt: str = ""
+    lacks: tuple[str, ...] = ()
+    empty_shards: tuple[str, ...] = ()
+    unreadable: bool = False
+    last_resort: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """The fields of the JSON contract (path, step, framework, valid, why) and more."""
+        out: dict[str, object] = {
+            "path": str(self.path),
+            "step": self.step,
+            "framework": self.framework,
+            "valid": self.valid,
+            "why": self.why,
+            "mtime": self.mtime,
+        }
+        if self.tag:
+            out["tag"] = self.tag
+        if self.missing_ranks:
+            out["missing_ranks"] = list(self.missing_ranks)
+        return out

@@ -1,13 +1,16 @@
-"""``aistation ckpt``: what a restart would resume from."""
+"""``aistation ckpt``: which checkpoints a directory holds and what a restart would resume from."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import click
 
-from aistation_slurm.checkpoints.choose import resume_args
+from aistation_slurm.checkpoints.choose import PLACEHOLDERS
+from aistation_slurm.checkpoints.choose import resume_args as make_args
+from aistation_slurm.checkpoints.folder import plain
 from aistation_slurm.checkpoints.inspect import FRAMEWORKS, Inspection
 from aistation_slurm.checkpoints.inspect import inspect as look
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
@@ -15,10 +18,14 @@ from aistation_slurm.errors import CheckpointError
 
 __all__ = ["command"]
 
+_TEMPLATE_HELP = "Template, e.g. '--load {path} --step {step}'; placeholders: " + " ".join(
+    f"{{{name}}}" for name in PLACEHOLDERS
+)
+
 
 @click.group("ckpt")
 def command() -> None:
-    """Inspect checkpoint directories. Reads headers and sizes; never unpickles, never writes."""
+    """Inspect checkpoint directories. Reads names, headers, ends and sizes; never unpickles, never writes."""
 
 
 @command.command("inspect")
@@ -26,47 +33,73 @@ def command() -> None:
 @click.option(
     "--framework", type=click.Choice(FRAMEWORKS), default="auto", show_default=True, help="Layout to look for."
 )
-@click.option("--resume-args", default="", metavar="TEMPLATE", help="Template, e.g. '--load {path} --step {step}'.")
+@click.option("--resume-args", default="", metavar="TEMPLATE", help=_TEMPLATE_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def inspect(ctx: click.Context, directory: Path, framework: str, resume_args: str, as_json: bool) -> None:
-    """List every checkpoint in DIRECTORY, valid or why not, and the one to resume from.
+    """List every checkpoint in DIRECTORY, newest first, valid or why not, and the one to resume from.
+
+    Warnings (a tracker that points at a missing checkpoint, a dangling link, ...) do not change the exit code.
 
     \b
-    Exit codes: 0 something to resume from, or nothing saved yet; 1 checkpoints are there and none is valid;
-    3 the directory cannot be read.
-    Example: aistation ckpt inspect /ckpt/run7 --framework megatron
+    Exit codes: 0 there is something to resume from, or nothing was saved yet;
+                1 checkpoints are there but none is valid, or no resume arguments can be made from the chosen one;
+                2 wrong usage; 3 DIRECTORY is missing or cannot be read.
+    Examples:
+      aistation ckpt inspect /ckpt/run7
+      aistation ckpt inspect /ckpt/run7 --framework megatron --resume-args '--load {dir} --ckpt-step {step}' --json
     """
     found = look(directory, framework)
+    args, problem = "", found.unusable
+    if found.resume is not None:
+        try:
+            args = make_args(found.resume, resume_args)
+        except CheckpointError as exc:
+            problem = str(exc)
     if as_json:
         click.echo(json.dumps(found.as_json(resume_args), indent=2))
     else:
-        _table(found, resume_args)
-    ctx.exit(EXIT_PROBLEM if found.checkpoints and found.resume is None else EXIT_OK)
+        _print(found, args, problem)
+    ctx.exit(EXIT_PROBLEM if problem else EXIT_OK)
 
 
-def _table(found: Inspection, template: str) -> None:
+def _print(found: Inspection, args: str, problem: str) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(soft_wrap=True)
-    if not found.checkpoints:
-        console.print(f"{escape(str(found.directory))}: no checkpoint yet", highlight=False)
-    else:
-        table = Table("step", "checkpoint", "layout", "valid", "why not")
+    if found.checkpoints:
+        table = Table(
+            "", "step", "checkpoint", "framework", "saved", "why", box=None, pad_edge=False, header_style="bold"
+        )
         for row in found.checkpoints:
-            step = "?" if row.step is None else str(row.step)
-            name = ascii(str(row.path))[1:-1]
-            table.add_row(step, escape(name), row.framework, "yes" if row.valid else "no", escape(row.why))
+            table.add_row(
+                Text("ok", "green") if row.valid else Text("bad", "red"),
+                "-" if row.step is None else str(row.step),
+                Text(plain(_relative(row.path, found.directory)), "bold" if row is found.resume else ""),
+                row.framework,
+                time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.mtime)) if row.mtime else "-",
+                Text(row.why),
+            )
         console.print(table)
+    else:
+        console.print(Text(f"{plain(str(found.directory))}: no checkpoint yet"))
     for warning in found.warnings:
-        console.print(f"warning: {escape(warning)}", style="yellow", highlight=False)
+        console.print(Text(f"warning: {warning}", "yellow"))
     if found.resume is not None:
-        console.print(f"resume from: {escape(ascii(str(found.resume.path))[1:-1])}", style="bold", highlight=False)
-        try:
-            console.print(f"arguments:   {escape(resume_args(found.resume, template))}", highlight=False)
-        except CheckpointError as exc:
-            console.print(f"arguments:   none: {escape(str(exc))}", style="red", highlight=False)
-    elif found.checkpoints:
-        console.print("none of them is valid: a restart would begin at step 0", style="bold red")
+        step = "an unknown step" if found.resume.step is None else f"step {found.resume.step}"
+        console.print(Text(f"resume from {plain(str(found.resume.path))} ({step})", "bold"))
+    if args:
+        console.print(Text(f"arguments   {args}"))
+    if problem:
+        console.print(Text(problem, "bold red"))
+
+
+def _relative(path: Path, directory: Path) -> str:
+    """The path below the inspected directory, or its name where it is that directory."""
+    try:
+        inside = str(path.relative_to(directory))
+    except ValueError:
+        return str(path)
+    return path.name if inside == "." else inside

@@ -1,45 +1,128 @@
-"""torch.distributed.checkpoint: a directory per step with ``__R_I.distcp`` shards and ``.metadata``, which rank 0 writes last."""
+"""torch.distributed.checkpoint (DCP): ``step-100/{.metadata,__0_0.distcp,__1_0.distcp}``.
+
+Each rank writes ``__<rank>_<file>.distcp``; the coordinator writes ``.metadata`` when all have ended
+(torch/distributed/checkpoint/filesystem.py). It is a pickle, but the shard names stand in it as plain text, so the expected set
+is known without reading it as one. Ranks without own tensors may write an empty shard or none at all.
+Folder names: torchtitan ``step-N``; also ``step_N``, ``global_step_N``, ``checkpoint_N``, ``iter_N``, ``epoch_N`` and ``N``.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 
-from aistation_slurm.checkpoints.files import list_dir
-from aistation_slurm.checkpoints.model import Checkpoint, Found
+from aistation_slurm.checkpoints.folder import Folder, read_folder
+from aistation_slurm.checkpoints.integrity import check_file, strings_inside
+from aistation_slurm.checkpoints.judgement import Judgement, ranks_text
+from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found, Grade
 
-__all__ = ["scan"]
+__all__ = ["NAME", "find", "is_dcp", "judge", "judge_folder"]
 
-_NAME = re.compile(r"(?:(?:step|iter|iteration|checkpoint|ckpt|global_step)[-_]?)?(\d+)")
-
-
-def scan(root: Path) -> Found:
-    """Step directories below ``root``, or ``root`` itself where it holds the shards."""
-    found = Found()
-    entries = list_dir(root)
-    if any(e.name == ".metadata" or e.name.endswith(".distcp") for e in entries):
-        match = _NAME.fullmatch(root.name)
-        found.checkpoints.append(_read(root, int(match.group(1)) if match else None))
-        return found
-    for entry in entries:
-        match = _NAME.fullmatch(entry.name)
-        if match and entry.is_dir():
-            checkpoint = _read(Path(entry.path), int(match.group(1)))
-            if checkpoint.files or checkpoint.weights or not list_dir(Path(entry.path)):
-                found.checkpoints.append(checkpoint)
-    return found
+NAME = "dcp"
+_NUMBERED = re.compile(
+    r"(?:(?P<word>step|global_?step|iter|iteration|checkpoint|ckpt|epoch)[-_=]?)?(?P<number>\d{1,18})"
+)
+_SHARD = re.compile(r"__(\d{1,9})_(\d{1,9})\.distcp")
+_SHARD_BYTES = re.compile(rb"__\d{1,9}_\d{1,9}\.distcp")
+_LOOKED_INTO = 16
 
 
-def _read(path: Path, step: int | None) -> Checkpoint:
-    names = {e.name for e in list_dir(path)}
-    shards = sorted(n for n in names if n.endswith(".distcp"))
-    why = ""
-    if not names:
-        why = "the directory is empty"
-    elif ".metadata" not in names:
-        why = ".metadata is missing (rank 0 writes it last)"
-    elif not shards:
-        why = "no __R_I.distcp shard"
-    order = (float(step) if step is not None else -1.0,)
-    files = tuple(path / n for n in shards)
-    return Checkpoint(path, "dcp", step, why, order, files, ".metadata" in names or bool(shards), path.name)
+def is_dcp(folder: Folder) -> bool:
+    """True for a folder that holds a DCP checkpoint or a part of one."""
+    return ".metadata" in folder.files or any(name.endswith(".distcp") for name in folder.files)
+
+
+def find(folder: Folder) -> Found:
+    """Numbered folders, where the newest of them (by number) hold DCP files; or the folder itself."""
+    if is_dcp(folder):
+        name = os.path.basename(folder.path)
+        match = _NUMBERED.fullmatch(name)
+        step = int(match["number"]) if match and match["word"] != "epoch" else None
+        return Found([Candidate(folder.path, os.path.dirname(folder.path), NAME, step, tag=name)])
+    named = []
+    for name in folder.dirs:
+        match = _NUMBERED.fullmatch(name)
+        if match:
+            number = int(match["number"])
+            step = None if match["word"] == "epoch" else number
+            candidate = Candidate(
+                folder.child(name), folder.path, NAME, step, tag=name, family=match["word"] or "", number=number
+            )
+            named.append((number, candidate))
+    named.sort(key=lambda item: item[0], reverse=True)
+    # Numbers are common folder names: they are checkpoints only where DCP files lie in some of them. The name step-N
+    # is kept for empty folders too (saving began), bare numbers are not.
+    if not any(_holds_dcp(candidate.path) for _, candidate in named[:_LOOKED_INTO]):
+        return Found()
+    return Found([c for _, c in named if c.family or _holds_dcp(c.path)])
+
+
+def _holds_dcp(path: str) -> bool:
+    try:
+        folder = read_folder(path)
+        return is_dcp(folder) or any(is_dcp(read_folder(folder.child(name))) for name in sorted(folder.dirs)[:8])
+    except OSError:
+        return False
+
+
+def judge(candidate: Candidate) -> Checkpoint:
+    """Valid when every part that has shards has its ``.metadata`` and all shards that it names."""
+    judgement = Judgement(candidate)
+    folder = judgement.folder(candidate.path)
+    if folder is not None:
+        if folder.empty:
+            judgement.problem("is an empty folder")
+        elif is_dcp(folder):
+            judge_folder(judgement, folder)
+        else:
+            _judge_parts(judgement, folder)
+    return judgement.checkpoint()
+
+
+def _judge_parts(judgement: Judgement, folder: Folder) -> None:
+    """``step-100/{model,optimizer}/.metadata``: every part on its own."""
+    parts = [part for name in sorted(folder.dirs) if (part := judgement.folder(folder.child(name))) and is_dcp(part)]
+    for part in parts:
+        judge_folder(judgement, part, prefix=os.path.basename(part.path) + "/")
+    if not parts:
+        judgement.problem("holds no .metadata and no .distcp file")
+
+
+def judge_folder(judgement: Judgement, folder: Folder, prefix: str = "") -> None:
+    """Report on the DCP files of one folder; ``prefix`` names it in messages (``optimizer_0/``)."""
+    shards = [name for name in folder.files if name.endswith(".distcp")]
+    judgement.shards(folder, shards)
+    for name in sorted(n for n in folder.dangling if n.endswith(".distcp")):
+        judgement.problem(f"{prefix}{name} is a dangling link")
+    if ".metadata" not in folder.files:
+        judgement.problem(
+            f"{prefix}.metadata is missing: it is written last, so saving did not end (or not on this host)"
+        )
+        return
+    metadata = folder.child(".metadata")
+    expected = strings_inside(metadata, _SHARD_BYTES)
+    if expected:
+        judgement.real_run = True
+        _report_missing(judgement, expected - set(shards), prefix)
+    elif check_file(metadata).grade is not Grade.CONTENT:
+        _report_missing(judgement, _gaps(shards), prefix)
+    if not shards:
+        judgement.problem(f"{prefix or 'it '}holds no .distcp file")
+    judgement.side(metadata)
+
+
+def _report_missing(judgement: Judgement, missing: set[str], prefix: str) -> None:
+    if not missing:
+        return
+    ranks = {int(match[1]) for name in missing if (match := _SHARD.fullmatch(name))}
+    judgement.missing_ranks |= ranks
+    judgement.problem(f"{prefix}shards of rank {ranks_text(ranks)} are missing")
+
+
+def _gaps(shards: list[str]) -> set[str]:
+    """Shards that the numbering of ranks leaves out, where .metadata cannot tell which belong."""
+    ranks = {int(match[1]) for name in shards if (match := _SHARD.fullmatch(name))}
+    highest = max(ranks, default=-1)
+    if highest > 1_000_000:
+        return set()
+    return {f"__{rank}_0.distcp" for rank in range(highest + 1) if rank not in ranks}

@@ -1,94 +1,171 @@
-"""DeepSpeed: a directory per tag with ``mp_rank_*_model_states.pt`` and ZeRO shards; ``latest`` names the newest tag.
+"""DeepSpeed: a folder per tag, and the newest tag's name in the text file ``latest``.
 
-Tags need not be numeric (DeepSpeed docs, engine.save_checkpoint). Optimizer shards are
-``[bf16_|fp16_]zero_pp_rank_D_mp_rank_M_optim_states.pt`` for every data-parallel rank D: a gap in D is a missing shard; a missing
-tail cannot be seen, since the world size is not written.
+``global_step40/mp_rank_00_model_states.pt`` (one for each model-parallel rank),
+``[bf16_|fp16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` (one for each data-parallel rank),
+``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt`` (ZeRO-3), ``layer_<n>-model_<mp>-model_states.pt`` (pipeline):
+deepspeed/runtime/engine.py ``_get_ckpt_name``, ``_get_zero_ckpt_name``. ``latest`` is written after all ranks ended. The tag
+is free text. Universal checkpoints (ds_to_universal.py) are ``<tag>_universal/zero/...`` with ``latest_universal``.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Optional
 
-from aistation_slurm.checkpoints.files import list_dir, read_small
-from aistation_slurm.checkpoints.model import Checkpoint, Found
+from aistation_slurm.checkpoints.folder import Folder, plain, read_folder, read_word
+from aistation_slurm.checkpoints.judgement import Judgement, ranks_text
+from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found, Tracker
 
-__all__ = ["missing_ranks", "read_tag", "scan"]
+__all__ = ["NAME", "find", "holds_states", "judge", "judge_folder", "read_tag", "step_of_tag"]
 
-_MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)(?:_\d+)*_model_states\.pt|layer_\d+-model_.*\.pt")
-_OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+NAME = "deepspeed"
+_TAG_STEP = re.compile(r"(?:.*[-_.])?(?:global_?step|step|iter|iteration)[-_=]?(\d{1,18})(?P<universal>_universal)?")
+_GLOBAL_STEP = re.compile(r"global_step\d{1,18}(?:_universal)?")
+_MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d{1,9})_)?mp_rank_(?P<mp>\d{1,9})(?:_\d+)*_model_states\.pt")
+_OPTIM = re.compile(r"(?:[a-z]+\d*_)?(?:zero_pp_rank_(?P<dp>\d{1,9})_)?mp_rank_(?P<mp>\d{1,9})_optim_states\.pt")
+_LAYER = re.compile(r"layer_(?P<layer>\d{1,9})-model_(?P<mp>\d{1,9})-model_states\.pt")
+_MOST_RANKS = 1_000_000
 
 
-def scan(root: Path) -> Found:
-    """Every tag directory below ``root``; the tracker's first choice in ``preferred``."""
-    found = Found()
-    latest = read_small(root / "latest")
-    for entry in list_dir(root):
-        if not entry.is_dir():
-            continue
-        numbered = re.fullmatch(r"global_step\d+", entry.name) is not None
-        named = latest is not None and entry.name == latest
-        if not numbered and not named and not _has_states(Path(entry.path)):
-            continue
-        checkpoint = read_tag(Path(entry.path))
-        if checkpoint is not None:
-            found.checkpoints.append(checkpoint)
+def step_of_tag(tag: str) -> Optional[int]:
+    """``global_step40`` -> 40; None for a tag that names no step (``best_model``)."""
+    match = _TAG_STEP.fullmatch(tag)
+    return int(match[1]) if match else None
+
+
+def read_tag(folder: Folder, name: str = "latest") -> Optional[str]:
+    """The tag in a tracker file; None when there is no such file. Empty when its text cannot be the name of a folder."""
+    if name not in folder.files:
+        return None
+    try:
+        word = read_word(folder.child(name))
+    except OSError:
+        return ""
+    return word if word and "/" not in word and word not in (".", "..") else ""
+
+
+def find(folder: Folder) -> Found:
+    """Tags by ``latest`` and by name; or the folder itself where it holds the state files."""
+    latest = read_tag(folder)
+    tags = {name for name in folder.dirs if _GLOBAL_STEP.fullmatch(name)}
+    if latest is None and not any(_looks_like_deepspeed(folder.child(tag)) for tag in _newest(tags)):
+        tags.clear()  # other tools use the name global_stepN too
+    if latest:
+        tags |= {name for name in folder.dirs - tags if name == latest or _looks_like_deepspeed(folder.child(name))}
+    found = Found([_candidate(folder, tag) for tag in tags])
     if latest is not None:
-        found.trackers["latest"] = latest
-        other = read_small(root / "latest_checkpointed_iteration.txt")
-        if other is not None:
-            found.trackers["latest_checkpointed_iteration.txt"] = other
-            number = re.search(r"(\d+)$", latest)
-            if number and other != number.group(1):
-                found.warnings.append(
-                    f"trackers disagree: latest says {latest}, latest_checkpointed_iteration.txt {other}"
-                )
-        if "/" in latest or not any(c.tag == latest for c in found.checkpoints):
-            found.warnings.append(f"latest points at {latest!r}, which does not exist (dangling)")
-        else:
-            found.preferred = latest
+        _add_tracker(found, folder, latest)
+        _compare_with_megatron(found, folder, latest)
+    if not found.candidates and latest is None and holds_states(folder):
+        parent, name = os.path.split(folder.path)
+        found.candidates.append(Candidate(folder.path, parent, NAME, step_of_tag(name), tag=name))
     return found
 
 
-def _has_states(path: Path) -> bool:
+def _candidate(folder: Folder, tag: str) -> Candidate:
+    universal = "a universal checkpoint: loading it needs load_universal" if tag.endswith("_universal") else ""
+    return Candidate(folder.child(tag), folder.path, NAME, step_of_tag(tag), tag=tag, last_resort=universal)
+
+
+def _newest(tags: Iterable[str]) -> list[str]:
+    return sorted(tags, key=lambda tag: step_of_tag(tag) or -1, reverse=True)[:8]
+
+
+def _looks_like_deepspeed(path: str) -> bool:
     try:
-        return any(_MODEL.fullmatch(e.name) or _OPTIM.fullmatch(e.name) for e in list_dir(path))
-    except Exception:  # unreadable: it is not ours to judge from the parent
+        return holds_states(read_folder(path))
+    except OSError:
         return False
 
 
-def missing_ranks(names: list[str]) -> list[int]:
-    """Data-parallel ranks below the highest one seen that have no optimizer shard, over all mp ranks."""
-    by_mp: dict[int, set[int]] = {}
-    for name in names:
-        match = _OPTIM.fullmatch(name)
-        if match:
-            by_mp.setdefault(int(match.group(2)), set()).add(int(match.group(1)))
-    top = max((max(ranks) for ranks in by_mp.values()), default=-1)
-    return sorted({r for ranks in by_mp.values() for r in range(top + 1) if r not in ranks})
+def holds_states(folder: Folder) -> bool:
+    """True when a model or optimizer state file of DeepSpeed lies in it."""
+    return any(name.endswith(("_model_states.pt", "_optim_states.pt")) for name in folder.files)
 
 
-def read_tag(path: Path) -> Optional[Checkpoint]:
-    """One tag directory. Universal checkpoints (``zero/`` folder) count by their own marker."""
-    names = [e.name for e in list_dir(path)]
-    models = [n for n in names if _MODEL.fullmatch(n)]
-    optims = [n for n in names if _OPTIM.fullmatch(n)]
-    number = re.search(r"(\d+)$", path.name)
-    step = int(number.group(1)) if number else None
-    why = ""
-    gaps = missing_ranks(names)
-    if not models and "zero" not in names:
-        why = "no mp_rank_*_model_states.pt" if names else "the directory is empty"
-    elif gaps:
-        why = f"optimizer shards missing for data-parallel ranks {', '.join(map(str, gaps[:8]))}"
-    else:
-        mp = sorted({int(m.group(2)) for n in models if (m := _MODEL.fullmatch(n)) and m.group(2)})
-        if mp and mp != list(range(mp[-1] + 1)):
-            why = f"model states missing for model-parallel ranks {sorted(set(range(mp[-1] + 1)) - set(mp))}"
-    try:
-        order = (float(step) if step is not None else -1.0, path.stat().st_mtime)
-    except OSError:
-        order = (-1.0, 0.0)
-    files = tuple(path / n for n in (*models, *optims))
-    return Checkpoint(path, "deepspeed", step, why, order, files, bool(models), path.name)
+def _add_tracker(found: Found, folder: Folder, latest: str) -> None:
+    found.tracker = Tracker("latest", latest, folder.child(latest) if latest else None)
+    if not latest:
+        found.warnings.append(f"{plain(folder.child('latest'))} does not hold the name of a folder; it is ignored")
+
+
+def _compare_with_megatron(found: Found, folder: Folder, latest: str) -> None:
+    """Megatron-DeepSpeed writes both trackers; DeepSpeed loads by ``latest``."""
+    name = "latest_checkpointed_iteration.txt"
+    other = read_tag(folder, name)
+    step = step_of_tag(latest)
+    if other is not None:
+        found.other_tracker = Tracker(name, other, None)
+    if other and latest and other not in (str(step), latest):
+        found.warnings.append(
+            f"trackers disagree: latest says {plain(latest)}, {name} says {plain(other)}; DeepSpeed loads by latest"
+        )
+
+
+def judge(candidate: Candidate) -> Checkpoint:
+    """Valid when model states are there and the numbering of ranks has no gap."""
+    judgement = Judgement(candidate)
+    folder = judgement.folder(candidate.path)
+    if folder is not None:
+        judge_folder(judgement, folder)
+    return judgement.checkpoint()
+
+
+def judge_folder(judgement: Judgement, folder: Folder) -> None:
+    """Report on the state files of one tag's folder (also inside Hugging Face and Lightning checkpoints)."""
+    if folder.empty:
+        judgement.problem("is an empty folder")
+        return
+    model_dp: dict[int, set[int]] = {}
+    optim_dp: dict[int, set[int]] = {}
+    layers: dict[int, set[int]] = {}
+    has_model = False
+    for name in sorted(folder.files):
+        if not name.endswith(".pt"):
+            continue
+        judgement.data(folder.child(name))
+        if match := _MODEL.fullmatch(name):
+            has_model = True
+            model_dp.setdefault(int(match["mp"]), set()).update(_rank(match["dp"]))
+        elif match := _OPTIM.fullmatch(name):
+            optim_dp.setdefault(int(match["mp"]), set()).update(_rank(match["dp"]))
+        elif match := _LAYER.fullmatch(name):
+            layers.setdefault(int(match["layer"]), set()).add(int(match["mp"]))
+    for name in sorted(folder.dangling):
+        if name.endswith(".pt"):
+            judgement.problem(f"{plain(name)} is a dangling link")
+    if not has_model:
+        judgement.problem("holds no mp_rank_*_model_states.pt")
+    _report_mp_gaps(judgement, set(model_dp) | set(optim_dp), set(model_dp), layers)
+    _report_dp_gaps(judgement, optim_dp, "optimizer states")
+    _report_dp_gaps(judgement, {mp: ranks for mp, ranks in model_dp.items() if ranks}, "model states")
+
+
+def _rank(text: Optional[str]) -> set[int]:
+    return set() if text is None or int(text) > _MOST_RANKS else {int(text)}
+
+
+def _report_mp_gaps(judgement: Judgement, every: set[int], with_model: set[int], layers: dict[int, set[int]]) -> None:
+    highest = max(every, default=-1)
+    if with_model and highest <= _MOST_RANKS:
+        missing = set(range(highest + 1)) - with_model
+        if missing:
+            judgement.problem(f"model states of model-parallel rank {ranks_text(missing)} are missing")
+    whole = set().union(*layers.values())
+    for layer, ranks in sorted(layers.items()):
+        if ranks != whole:
+            judgement.problem(f"layer {layer} lacks model-parallel rank {ranks_text(whole - ranks)}")
+            break
+
+
+def _report_dp_gaps(judgement: Judgement, ranks_of_mp: dict[int, set[int]], what: str) -> None:
+    """Every model-parallel rank has the same data-parallel ranks, from 0 without a gap. A missing tail cannot be seen."""
+    highest = max((max(ranks, default=-1) for ranks in ranks_of_mp.values()), default=-1)
+    missing: set[int] = set()
+    for ranks in ranks_of_mp.values():
+        missing |= set(range(highest + 1)) - ranks
+    if missing:
+        judgement.missing_ranks |= missing
+        judgement.problem(f"{what} of data-parallel rank {ranks_text(missing)} are missing")

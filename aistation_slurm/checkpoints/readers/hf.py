@@ -1,77 +1,147 @@
-"""Hugging Face Trainer and Accelerate: ``checkpoint-N/``.
+"""Hugging Face Trainer and Accelerate: ``checkpoint-500/`` folders (transformers/trainer.py ``_save_checkpoint``).
 
-``trainer_state.json`` is written last (transformers Trainer._save_checkpoint); ``tmp-checkpoint-N`` is the staging
-name of some releases and is never a checkpoint. With DeepSpeed the weights are in ``global_stepN/`` inside.
+Weights are ``model.safetensors`` or ``pytorch_model.bin``, sharded ones with an ``.index.json``, an adapter
+(``adapter_model.safetensors``), FSDP folders (``pytorch_model_fsdp_0``, DCP inside) or DeepSpeed's ``latest`` and
+``global_stepN``. ``trainer_state.json`` is written last. Saving is staged in ``tmp-checkpoint-N`` by some versions; other
+names (``checkpoint-best``, ``runs``) and plain files are no checkpoints.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import re
-from pathlib import Path
 
-from aistation_slurm.checkpoints.files import list_dir, read_small, size_of
-from aistation_slurm.checkpoints.model import Checkpoint, Found
-from aistation_slurm.checkpoints.readers import deepspeed
+from aistation_slurm.checkpoints.folder import Folder, plain
+from aistation_slurm.checkpoints.integrity import read_json
+from aistation_slurm.checkpoints.judgement import Judgement
+from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
+from aistation_slurm.checkpoints.readers import dcp, deepspeed
 
-__all__ = ["scan"]
+__all__ = ["NAME", "find", "judge"]
 
-_NAME = re.compile(r"checkpoint-(\d+)")
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
-_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_OTHERS = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt")
+NAME = "hf"
+_CHECKPOINT = re.compile(r"checkpoint[-_](\d{1,18})")
+_WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)(?:[-.][\w.-]*)?\.(?:safetensors|bin)")
+_OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.(?:pt|bin)")
+_SIDE_TENSORS = re.compile(
+    r"(?:scheduler|scaler|training_args|rng_state|random_states|optimizer)[\w.-]*\.(?:pt|pth|bin|pkl)"
+)
+_OF = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.(?P<ext>safetensors|bin)")
+STATE = "trainer_state.json"
 
 
-def scan(root: Path) -> Found:
-    """Checkpoints below ``root``, or ``root`` itself where it is one."""
+def find(folder: Folder) -> Found:
+    """``checkpoint-N`` folders; or the folder itself where it has that name."""
     found = Found()
-    match = _NAME.fullmatch(root.name)
-    if match and size_of(root / "trainer_state.json") is not None:
-        found.checkpoints.append(_read(root, int(match.group(1))))
-        return found
-    for entry in list_dir(root):
-        match = _NAME.fullmatch(entry.name)
-        if match and entry.is_dir():
-            found.checkpoints.append(_read(Path(entry.path), int(match.group(1))))
+    for name in folder.dirs:
+        match = _CHECKPOINT.fullmatch(name)
+        if match:
+            found.candidates.append(Candidate(folder.child(name), folder.path, NAME, int(match[1]), tag=name))
+    parent, name = os.path.split(folder.path)
+    match = _CHECKPOINT.fullmatch(name)
+    if match and not found.candidates and (STATE in folder.files or _weights(folder)):
+        found.candidates.append(Candidate(folder.path, parent, NAME, int(match[1]), tag=name))
     return found
 
 
-def _read(path: Path, step: int) -> Checkpoint:
-    entries = list_dir(path)
-    names = {e.name for e in entries}
-    files = [path / n for n in (*_WEIGHTS, *_OTHERS, "trainer_state.json") if n in names]
-    files += [path / n for n in names if re.fullmatch(r"rng_state(_\d+)?\.pth", n)]
-    has_weights = any(n in names for n in _WEIGHTS)
-    why, framework = "", "hf"
-    for index in _INDEXES:
-        if index in names:
-            has_weights = True
-            shards = _shards(path / index)
-            missing = sorted(s for s in shards if s not in names)
-            files += [path / s for s in shards if s in names]
-            if missing:
-                why = f"{len(missing)} of {len(shards)} weight shards missing, first {missing[0]}"
-    if any(n.startswith("pytorch_model_fsdp") for n in names):
-        has_weights = True
-    tag = read_small(path / "latest")
-    inner = [e for e in entries if re.fullmatch(r"global_step\d+", e.name) and e.is_dir()]
-    if tag or inner:
-        framework, has_weights = "hf+deepspeed", True
-        chosen = tag if tag and "/" not in tag else max(inner, key=lambda e: int(e.name[11:])).name if inner else ""
-        part = deepspeed.read_tag(path / chosen) if chosen and (path / chosen).is_dir() else None
-        if part is None:
-            why = why or f"latest names {tag!r}, which does not exist"
-        else:
-            why, files = why or part.why, files + list(part.files)
-    if "trainer_state.json" not in names:
-        why = "trainer_state.json is missing (it is written last)"
-    return Checkpoint(path, framework, step, why, (step,), tuple(files), has_weights, path.name)
+def _weights(folder: Folder) -> set[str]:
+    return {name for name in folder.files if _WEIGHTS.fullmatch(name)}
 
 
-def _shards(index: Path) -> list[str]:
-    try:
-        mapping = json.loads(read_small(index, 16 << 20) or "{}").get("weight_map", {})
-        names = {str(v) for v in mapping.values()}
-    except (ValueError, AttributeError, RecursionError):
-        return []
-    return sorted(n for n in names if "/" not in n and n not in (".", ".."))
+def judge(candidate: Candidate) -> Checkpoint:
+    """Valid when trainer_state.json is there, weights are there and no file is damaged."""
+    judgement = Judgement(candidate)
+    folder = judgement.folder(candidate.path)
+    if folder is None:
+        return judgement.checkpoint()
+    if folder.empty:
+        judgement.problem("is an empty folder")
+        return judgement.checkpoint()
+    _judge_state(judgement, folder)
+    nested = _judge_deepspeed(judgement, folder)
+    fsdp = _judge_fsdp(judgement, folder)
+    weights = _weights(folder)
+    for name in sorted(weights):
+        judgement.data(folder.child(name))
+    for name in sorted(folder.files - weights):
+        if _SIDE_TENSORS.fullmatch(name):
+            judgement.data(folder.child(name))
+        elif name.endswith(".index.json"):
+            _judge_index(judgement, folder, name)
+    _judge_parts(judgement, weights)
+    for name in sorted(folder.dangling):
+        if _WEIGHTS.fullmatch(name) or _SIDE_TENSORS.fullmatch(name):
+            judgement.problem(f"{plain(name)} is a dangling link")
+    for name in sorted(folder.special):
+        judgement.problem(f"{plain(name)} is no regular file")
+    if not (weights or nested or fsdp):
+        judgement.lacks.append("model weights")
+    if not (nested or fsdp or any(_OPTIMIZER.fullmatch(name) for name in folder.files)):
+        judgement.lacks.append("optimizer state")
+    return judgement.checkpoint()
+
+
+def _judge_state(judgement: Judgement, folder: Folder) -> None:
+    if STATE in folder.files:
+        verdict = judgement.side(folder.child(STATE))
+        state = read_json(folder.child(STATE)) if verdict.size else None
+        if isinstance(state, dict) and "log_history" in state:
+            judgement.real_run = True  # only the Trainer writes that: its tensors are no placeholders
+    elif any(name.startswith("random_states_") for name in folder.files) or "latest" in folder.files:
+        # Accelerate without Trainer, or DeepSpeed's own part ended: missing only if other checkpoints have it
+        judgement.lacks.append(STATE)
+    else:
+        judgement.problem(f"{STATE} is missing: it is written last, so saving did not end")
+
+
+def _judge_deepspeed(judgement: Judgement, folder: Folder) -> bool:
+    tag = deepspeed.read_tag(folder)
+    inner = sorted(name for name in folder.dirs if re.fullmatch(r"global_step\d{1,18}", name))
+    if tag is None and not inner:
+        return False
+    judgement.storage = deepspeed.NAME
+    if tag is None:
+        judgement.problem(f"{inner[-1]} is there but DeepSpeed's latest is missing: saving did not end")
+    elif tag not in folder.dirs:
+        judgement.problem(f"latest names {plain(tag) or 'nothing'}, which is missing")
+    else:
+        states = judgement.folder(folder.child(tag))
+        if states is not None:
+            deepspeed.judge_folder(judgement, states)
+    return True
+
+
+def _judge_fsdp(judgement: Judgement, folder: Folder) -> bool:
+    """``pytorch_model_fsdp_0/`` and ``optimizer_0/``, each a DCP folder."""
+    names = sorted(n for n in folder.dirs if re.fullmatch(r"(?:pytorch_model_fsdp|optimizer)_\d+|distcp_checkpoint", n))
+    for name in names:
+        inside = judgement.folder(folder.child(name))
+        if inside is not None:
+            dcp.judge_folder(judgement, inside, prefix=f"{name}/")
+    if names:
+        judgement.storage = dcp.NAME
+    return bool(names)
+
+
+def _judge_index(judgement: Judgement, folder: Folder, name: str) -> None:
+    judgement.side(folder.child(name))
+    index = read_json(folder.child(name))
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if isinstance(weight_map, dict):
+        wanted = {value for value in weight_map.values() if isinstance(value, str)}
+        for shard in sorted(wanted - folder.files)[:8]:
+            judgement.problem(f"{plain(shard)}, named in {plain(name)}, is missing")
+
+
+def _judge_parts(judgement: Judgement, weights: set[str]) -> None:
+    """``model-00001-of-00003.safetensors``: the name itself says how many belong."""
+    parts: dict[tuple[str, int, str], set[int]] = {}
+    for name in weights:
+        match = _OF.fullmatch(name)
+        if match:
+            key = (match["stem"], int(match["parts"]), match["ext"])
+            parts.setdefault(key, set()).add(int(match["part"]))
+    for (stem, count, ext), present in sorted(parts.items()):
+        for part in [p for p in range(1, count + 1) if p not in present][:8]:
+            shard = f"{stem}-{part:05d}-of-{count:05d}.{ext}"
+            judgement.problem(f"{plain(shard)} is missing")

@@ -1,93 +1,160 @@
-"""PyTorch Lightning: ``epoch=E-step=S.ckpt`` (files, or directories with DeepSpeed and FSDP), ``last.ckpt``, ``hpc_ckpt_N``.
+"""PyTorch Lightning: ``epoch=3-step=400.ckpt``, ``last.ckpt``, ``hpc_ckpt_2.ckpt``; a ``.ckpt`` may be a folder.
 
-Since Lightning 2.1 ``last.ckpt`` can be a link to the latest top-k file, which is not the latest step, and can dangle: the name
-is no proof. ``hpc_ckpt_N`` counts per directory, not per job.
+``-v1`` is a later version of the same name (ModelCheckpoint). ``last.ckpt`` is a copy or, since 2.1, may be a link to the latest
+top-k file, which need not be the newest epoch. ``hpc_ckpt_N`` is written on Slurm's signal; N is a counter of the folder, neither
+a step nor a job. With DeepSpeed a ``.ckpt`` folder holds ``checkpoint/`` or ``global_stepN`` with ZeRO shards, with FSDP a DCP
+checkpoint. Names without a step: ``global_step`` stands in the file's first bytes.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from typing import Optional
 
-from aistation_slurm.checkpoints.files import list_dir
-from aistation_slurm.checkpoints.model import Checkpoint, Found
-from aistation_slurm.checkpoints.readers import deepspeed
+from aistation_slurm.checkpoints.folder import Folder, plain
+from aistation_slurm.checkpoints.integrity import step_inside
+from aistation_slurm.checkpoints.judgement import Judgement
+from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
+from aistation_slurm.checkpoints.readers import dcp, deepspeed
 
-__all__ = ["scan"]
+__all__ = ["NAME", "find", "judge", "judge_inside", "name_step"]
 
-_STEP = re.compile(r"step=(\d+)")
-_HPC = re.compile(r"hpc_ckpt_(\d+)\.ckpt")
-
-
-def scan(root: Path) -> Found:
-    """``*.ckpt`` in ``root``; where there is none, in the newest run directory at most four levels below."""
-    found = _scan_one(root)
-    if not found.checkpoints and not found.warnings:
-        runs = sorted(p for p in _run_dirs(root, 4))
-        if runs:
-            found = _scan_one(runs[-1])
-            if len(runs) > 1:
-                found.warnings.append(
-                    f"{len(runs)} run directories below {root}; the last by name is taken: {runs[-1]}"
-                )
-    return found
+NAME = "lightning"
+_STEP = re.compile(r"(?:^|[-_.])(?:global[-_]?)?step[=_-]?(\d{1,18})(?=[-_.]|$)", re.IGNORECASE)
+_EPOCH = re.compile(r"(?:^|[-_.])epoch[=_-]?(\d{1,18})(?=[-_.]|$)", re.IGNORECASE)
+_VERSION = re.compile(r"-v(\d{1,9})$")
+_HPC = re.compile(r"hpc_ckpt_(\d{1,18})\.ckpt")
+_LAST = re.compile(r"last(?:-v\d{1,9})?\.ckpt")
+_HEADS_READ = 64
 
 
-def _run_dirs(root: Path, depth: int) -> list[Path]:
-    """Directories below that hold a ``.ckpt``; links are not followed, so there is no loop."""
-    result = []
-    for entry in list_dir(root):
-        if depth and entry.is_dir(follow_symlinks=False) and not entry.name.endswith(".ckpt"):
-            child = Path(entry.path)
-            try:
-                if any(e.name.endswith(".ckpt") for e in list_dir(child)):
-                    result.append(child)
-                result += _run_dirs(child, depth - 1)
-            except Exception:  # an unreadable branch is not this run's directory
-                continue
-    return result
+def name_step(stem: str) -> Optional[int]:
+    """``epoch=3-step=400-v1`` -> 400; None when the name has no step."""
+    match = _STEP.search(stem)
+    return int(match[1]) if match else None
 
 
-def _scan_one(root: Path) -> Found:
+def find(folder: Folder) -> Found:
+    """Everything called ``*.ckpt``: files, folders and links; or the folder itself where it has that name."""
     found = Found()
-    counted = 0
-    for entry in list_dir(root):
-        if not entry.name.endswith(".ckpt"):
-            continue
-        path = Path(entry.path)
-        if entry.is_symlink():
-            target = os.readlink(entry.path)
-            if not path.exists():
-                found.warnings.append(f"{entry.name} is a dangling link to {target}")
-            continue  # the file it points at is judged under its own name, or is not of this directory
-        hpc = _HPC.fullmatch(entry.name)
-        counted += hpc is not None
-        step = _STEP.search(entry.name)
-        number = int(step.group(1)) if step else None
-        mtime = entry.stat(follow_symlinks=False).st_mtime
-        order = (float(number), mtime) if number is not None else (float(hpc.group(1)), mtime) if hpc else (-1.0, mtime)
-        if entry.is_dir(follow_symlinks=False):
-            found.checkpoints.append(_directory(path, number, order))
-        else:
-            found.checkpoints.append(Checkpoint(path, "lightning", number, "", order, (path,), True, entry.name))
-    if counted > 1:
-        found.warnings.append(
-            f"{root}: hpc_ckpt_N is one counter per directory; shared by several job ids it is ambiguous whose is newest"
-        )
+    names = sorted(n for n in (folder.files | folder.dirs | set(folder.dangling)) if n.endswith(".ckpt"))
+    for name in names:
+        target = _linked_sibling(folder, name, names)
+        if target is None:
+            found.candidates.append(_candidate(folder, name))
+    _read_steps(found)
+    for name in names:
+        target = _linked_sibling(folder, name, names)
+        if target is not None:
+            _mention_old_link(found, folder, name, target)
+        if name in folder.dangling:
+            found.warnings.append(f"{plain(name)} is a dangling link to {plain(folder.dangling[name])}")
+    _mention_shared_counter(found, folder, names)
+    if not found.candidates and folder.path.endswith(".ckpt") and not folder.empty:
+        parent, name = os.path.split(folder.path)
+        found.candidates.append(Candidate(folder.path, parent, NAME, name_step(name[: -len(".ckpt")]), tag=name))
     return found
 
 
-def _directory(path: Path, step: int | None, order: tuple[float, ...]) -> Checkpoint:
-    """A ``.ckpt`` directory of the DeepSpeed or FSDP strategy."""
-    names = {e.name for e in list_dir(path)}
-    inner = path / "checkpoint" if "checkpoint" in names else path
-    states = deepspeed.read_tag(inner) if inner.is_dir() else None
-    if states is not None and (states.weights or deepspeed.missing_ranks([f.name for f in states.files])):
-        return Checkpoint(path, "lightning+deepspeed", step, states.why, order, states.files, True, path.name)
-    if names & {".metadata", "meta.pt"}:
-        why = "" if ".metadata" in names else ".metadata is missing (it is written last)"
-        files = tuple(path / n for n in names if n.endswith((".distcp", "meta.pt")))
-        return Checkpoint(path, "lightning+fsdp", step, why, order, files, True, path.name)
-    why = "the directory is empty" if not names else "neither DeepSpeed states nor .metadata inside"
-    return Checkpoint(path, "lightning", step, why, order, (), False, path.name)
+def _candidate(folder: Folder, name: str) -> Candidate:
+    stem = name[: -len(".ckpt")]
+    version = _VERSION.search(stem)
+    number, family = int(version[1]) if version else 0, ""
+    step = name_step(stem)
+    if match := _HPC.fullmatch(name):
+        number, family = int(match[1]), "hpc"
+    elif _LAST.fullmatch(name):
+        family = "last"
+    elif step is None and (match := _EPOCH.search(stem)):
+        number, family = int(match[1]) * 1000 + number, "epoch"
+    return Candidate(folder.child(name), folder.path, NAME, step, name, family, number, link=folder.dangling.get(name))
+
+
+def _linked_sibling(folder: Folder, name: str, names: list[str]) -> Optional[str]:
+    """The other checkpoint of the same folder that ``name`` links to, so that it is not listed twice."""
+    if name in folder.dangling:
+        return None
+    try:
+        text = os.readlink(folder.child(name))
+    except OSError:
+        return None
+    target = os.path.normpath(os.path.join(folder.path, text))
+    parent, base = os.path.split(target)
+    return base if parent == folder.path and base != name and base in names else None
+
+
+def _read_steps(found: Found) -> None:
+    """Take the step out of the file's head where the name has none; a bounded number, the most recent names first."""
+    stepless = [i for i, c in enumerate(found.candidates) if c.step is None and c.link is None and c.family != "hpc"]
+    stepless.sort(key=lambda i: found.candidates[i].number, reverse=True)
+    for index in stepless[:_HEADS_READ]:
+        old = found.candidates[index]
+        step = step_inside(old.path)
+        if step is not None:
+            found.candidates[index] = Candidate(old.path, old.root, NAME, step, old.tag, old.family, old.number)
+
+
+def _mention_old_link(found: Found, folder: Folder, name: str, target: str) -> None:
+    best = max((c for c in found.candidates if c.step is not None), key=lambda c: c.step or 0, default=None)
+    linked = next((c for c in found.candidates if c.tag == target), None)
+    if best and linked and linked.step is not None and best.step is not None and linked.step < best.step:
+        found.warnings.append(f"{plain(name)} links to {plain(target)}, which is older than {plain(best.tag)}")
+
+
+def _mention_shared_counter(found: Found, folder: Folder, names: list[str]) -> None:
+    if sum(1 for name in names if _HPC.fullmatch(name)) > 1:
+        found.warnings.append(
+            f"{plain(folder.path)} holds several hpc_ckpt files: N counts in the directory, not per job. If the directory is "
+            "shared by several job ids, it is ambiguous whose run each one is; give every job its own directory"
+        )
+
+
+def judge(candidate: Candidate) -> Checkpoint:
+    """Valid when the file is whole, or the folder holds whole shards."""
+    judgement = Judgement(candidate)
+    judge_inside(judgement, candidate)
+    return judgement.checkpoint()
+
+
+def judge_inside(judgement: Judgement, candidate: Candidate) -> None:
+    """Report on a ``.ckpt`` file or folder."""
+    if candidate.link is not None:
+        judgement.problem(f"is a dangling link to {plain(candidate.link)}")
+    elif not os.path.isdir(candidate.path):
+        judgement.data(candidate.path)
+    else:
+        folder = judgement.folder(candidate.path)
+        if folder is not None:
+            _judge_folder(judgement, folder)
+
+
+def _judge_folder(judgement: Judgement, folder: Folder) -> None:
+    if folder.empty:
+        judgement.problem("is an empty folder")
+        return
+    if dcp.is_dcp(folder):
+        judgement.storage = dcp.NAME
+        dcp.judge_folder(judgement, folder)
+        if "meta.pt" in folder.files:
+            judgement.data(folder.child("meta.pt"))
+        return
+    tag = deepspeed.read_tag(folder)
+    tags = [tag] if tag else sorted(n for n in folder.dirs if n == "checkpoint" or deepspeed.step_of_tag(n) is not None)
+    if deepspeed.holds_states(folder):
+        judgement.storage = deepspeed.NAME
+        deepspeed.judge_folder(judgement, folder)
+    elif tags:
+        judgement.storage = deepspeed.NAME
+        newest = max(tags, key=lambda name: deepspeed.step_of_tag(name) or 0)
+        states = judgement.folder(folder.child(newest))
+        if states is not None:
+            deepspeed.judge_folder(judgement, states)
+    else:
+        files = [
+            name for name in sorted(folder.files) if name.endswith((".pt", ".pth", ".bin", ".safetensors", ".ckpt"))
+        ]
+        for name in files:
+            judgement.data(folder.child(name))
+        if not files:
+            judgement.problem("is a folder without checkpoint files")

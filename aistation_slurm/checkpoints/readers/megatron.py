@@ -1,91 +1,145 @@
-"""Megatron-LM: ``iter_NNNNNNN/`` and ``latest_checkpointed_iteration.txt``.
+"""Megatron-LM: ``iter_0000100/`` folders and ``latest_checkpointed_iteration.txt`` (megatron/training/checkpointing.py).
 
-The tracker is moved when the data are durable (megatron/training/checkpointing.py), so a newer directory was never published,
-and content still wins over a tracker that points at an incomplete one. Layouts: ``mp_rank_TT[_PPP[_EEE]]/`` (classic and
-distributed optimizer) and ``torch_dist`` (``.metadata``, ``metadata.json``, ``common.pt``, ``__R_I.distcp``).
+Classic: ``mp_rank_<tp>[_<pp>[_<ep>]]/model_optim_rng.pt`` with ``distrib_optim.pt`` beside it for the distributed optimizer.
+torch_dist (megatron core): ``common.pt``, ``metadata.json``, ``.metadata`` and ``__R_I.distcp``. The tracker holds the iteration or
+the word ``release``, and is moved only when all data are durable: it goes before the order of folders, but a look at the
+files goes before the tracker.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from itertools import product
-from pathlib import Path
 
-from aistation_slurm.checkpoints.files import list_dir, read_small, size_of
-from aistation_slurm.checkpoints.model import Checkpoint, Found
+from aistation_slurm.checkpoints.folder import Folder, plain, read_folder, read_word
+from aistation_slurm.checkpoints.judgement import Judgement
+from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found, Tracker
+from aistation_slurm.checkpoints.readers import dcp
 
-__all__ = ["scan"]
+__all__ = ["NAME", "TRACKER", "find", "judge"]
 
+NAME = "megatron"
 TRACKER = "latest_checkpointed_iteration.txt"
-_ITER = re.compile(r"iter_(\d{7,})")
-_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3}))?(?:_(\d{3}))?")
-_STATES = ("model_optim_rng.pt", "model_rng.pt")
+_ITER = re.compile(r"iter_(\d{7,18})")
+_RANK_DIR = re.compile(r"mp_rank_(\d{1,6})(?:_(\d{1,6}))?(?:_(\d{1,6}))?")
 
 
-def scan(root: Path) -> Found:
-    """Every iteration below ``root``, those newer than the tracker marked as never published."""
+def find(folder: Folder) -> Found:
+    """``iter_*`` folders and ``release``; or the folder itself where it is one."""
     found = Found()
-    tracker = read_small(root / TRACKER)
-    published = int(tracker) if tracker and tracker.isdigit() else None
-    for entry in list_dir(root):
-        match = _ITER.fullmatch(entry.name)
-        if match and entry.is_dir():
-            step = int(match.group(1))
-            checkpoint = _read(Path(entry.path), step)
-            if checkpoint.valid and published is not None and step > published:
-                why = f"newer than the tracker ({TRACKER} says {published}): never published"
-                checkpoint = Checkpoint(checkpoint.path, "megatron", step, why, (step,), checkpoint.files)
-            found.checkpoints.append(checkpoint)
-        elif entry.name == "release" and entry.is_dir() and tracker == "release":
-            found.checkpoints.append(_read(Path(entry.path), None))
-    if tracker is not None:
-        found.trackers[TRACKER] = tracker
-        target = next((c for c in found.checkpoints if published is not None and c.step == published), None)
-        if published is None and tracker != "release":
-            found.warnings.append(f"{TRACKER} says {tracker[:40]!r}, neither a number nor 'release'")
-        elif published is not None and target is None:
-            found.warnings.append(f"{TRACKER} points at iteration {published}, which does not exist (dangling)")
-        elif target is not None and not target.valid:
-            found.warnings.append(f"{TRACKER} points at iteration {published}, which is incomplete: {target.why}")
-    elif found.checkpoints:
-        found.warnings.append(f"{TRACKER} is missing: the newest complete iteration is taken")
+    for name in folder.dirs:
+        match = _ITER.fullmatch(name)
+        if match:
+            found.candidates.append(Candidate(folder.child(name), folder.path, NAME, int(match[1]), tag=name))
+    if "release" in folder.dirs and (TRACKER in folder.files or _is_checkpoint(folder.child("release"))):
+        found.candidates.append(Candidate(folder.child("release"), folder.path, NAME, tag="release"))
+    if TRACKER in folder.files:
+        _read_tracker(found, folder)
+    if not found.candidates and found.tracker is None:
+        parent, name = os.path.split(folder.path)
+        match = _ITER.fullmatch(name)
+        if match or (name == "release" and _is_checkpoint(folder.path)):
+            found.candidates.append(Candidate(folder.path, parent, NAME, int(match[1]) if match else None, tag=name))
     return found
 
 
-def _read(path: Path, step: int | None) -> Checkpoint:
-    entries = list_dir(path)
-    names = {e.name for e in entries}
-    files: list[Path] = []
-    why = ""
-    shards = sorted(n for n in names if n.endswith(".distcp"))
-    ranks = [(e, m) for e in entries if (m := _RANK.fullmatch(e.name)) and e.is_dir()]
-    if not names:
-        why = "the directory is empty"
-    elif shards or ".metadata" in names or "metadata.json" in names or "common.pt" in names:
-        files = [path / n for n in (*shards, *(n for n in ("common.pt", "metadata.json") if n in names))]
-        if shards and ".metadata" not in names:
-            why = ".metadata is missing (it is written last)"
-        elif not shards and ".metadata" in names:
-            why = "no __R_I.distcp shard"
-    elif ranks:
-        for entry, _ in ranks:
-            states = [Path(entry.path) / s for s in _STATES if size_of(Path(entry.path) / s) is not None]
-            optim = Path(entry.path) / "distrib_optim.pt"
-            files += states + ([optim] if size_of(optim) is not None else [])
-            if not states:
-                why = f"{entry.name} has no {_STATES[0]}"
-        why = why or _gaps([tuple(int(g) for g in m.groups() if g is not None) for _, m in ranks])
+def _is_checkpoint(path: str) -> bool:
+    try:
+        inside = read_folder(path)
+    except OSError:
+        return False
+    return dcp.is_dcp(inside) or "common.pt" in inside.files or any(_RANK_DIR.fullmatch(name) for name in inside.dirs)
+
+
+def _read_tracker(found: Found, folder: Folder) -> None:
+    where = plain(folder.child(TRACKER))
+    try:
+        word = read_word(folder.child(TRACKER))
+    except OSError as exc:
+        found.tracker = Tracker(TRACKER, "", None)
+        found.warnings.append(
+            f"{where} cannot be read ({exc.strerror or exc}); folders are judged by their files alone"
+        )
+        return
+    if word == "release":
+        found.tracker = Tracker(TRACKER, word, folder.child("release"))
+    elif word is not None and re.fullmatch(r"[0-9]{1,18}", word):
+        named = {c.step: c.path for c in found.candidates}
+        found.tracker = Tracker(TRACKER, word, named.get(int(word), folder.child(f"iter_{int(word):07d}")))
     else:
-        why = "neither mp_rank_* directories nor distributed shards"
-    return Checkpoint(
-        path, "megatron", step, why, (step if step is not None else -1,), tuple(files), not why, path.name
-    )
+        found.tracker = Tracker(TRACKER, "", None)
+        found.warnings.append(
+            f"{where} holds neither an iteration nor 'release'; folders are judged by their files alone"
+        )
 
 
-def _gaps(found: list[tuple[int, ...]]) -> str:
-    """Ranks form a full grid (tensor x pipeline [x expert]); a hole in it is a missing shard."""
-    if len({len(f) for f in found}) != 1:
-        return "mp_rank_* directories of different forms"
-    expected = product(*(range(max(axis) + 1) for axis in zip(*found)))
-    missing = sorted(set(expected) - set(found))
-    return f"{len(missing)} model-parallel ranks missing, first mp_rank {missing[0]}" if missing else ""
+def judge(candidate: Candidate) -> Checkpoint:
+    """Valid when the grid of ranks is whole (classic) or DCP's metadata and its shards are there (torch_dist)."""
+    judgement = Judgement(candidate)
+    folder = judgement.folder(candidate.path)
+    if folder is not None:
+        ranks = {name: match for name in folder.dirs if (match := _RANK_DIR.fullmatch(name))}
+        if folder.empty:
+            judgement.problem("is an empty folder")
+        elif ranks:
+            _judge_classic(judgement, folder, ranks)
+        elif dcp.is_dcp(folder) or "metadata.json" in folder.files or "common.pt" in folder.files:
+            _judge_distributed(judgement, folder)
+        else:
+            judgement.problem("holds neither mp_rank_* folders nor .metadata")
+    return judgement.checkpoint()
+
+
+def _judge_distributed(judgement: Judgement, folder: Folder) -> None:
+    zarr = not dcp.is_dcp(folder) and bool(folder.dirs)  # arrays as folders, without .metadata
+    if not zarr:
+        dcp.judge_folder(judgement, folder)
+    # torch_dist writes common.pt first and metadata.json last; the torch_dcp format has neither
+    if zarr or {"common.pt", "metadata.json"} & folder.files:
+        for name in ("common.pt", "metadata.json"):
+            if name not in folder.files:
+                judgement.problem(f"{name} is missing: saving did not end")
+    if "common.pt" in folder.files:
+        judgement.data(folder.child("common.pt"))
+    if "metadata.json" in folder.files:
+        judgement.side(folder.child("metadata.json"))
+
+
+def _judge_classic(judgement: Judgement, folder: Folder, ranks: dict[str, re.Match[str]]) -> None:
+    inside: dict[str, set[str]] = {}
+    for name in sorted(ranks):
+        rank_folder = judgement.folder(folder.child(name))
+        if rank_folder is None:
+            continue
+        inside[name] = {n for n in rank_folder.files if n.endswith(".pt")}
+        for file in sorted(inside[name]):
+            judgement.data(rank_folder.child(file))
+    whole: set[str] = set().union(*inside.values())
+    if inside and not any(name.startswith("model") for name in whole):
+        judgement.problem("holds no model_optim_rng.pt")
+    for name, files in sorted(inside.items()):
+        if whole - files:
+            judgement.problem(f"{name} lacks {plain(', '.join(sorted(whole - files)))}")
+    missing = _missing_ranks(ranks)
+    if missing:
+        judgement.missing_ranks |= {int(name.split("_")[2]) for name in missing}
+        judgement.problem(f"{', '.join(missing[:4])} {'are' if len(missing) > 1 else 'is'} missing")
+
+
+def _missing_ranks(ranks: dict[str, re.Match[str]]) -> list[str]:
+    """Folders that the grid tensor x pipeline x expert parallel rank leaves out. A missing tail cannot be seen."""
+    points = {tuple(int(part) for part in match.groups() if part is not None) for match in ranks.values()}
+    depth = max(len(point) for point in points)
+    points = {point for point in points if len(point) == depth}
+    sizes = [max(point[axis] for point in points) + 1 for axis in range(depth)]
+    total = 1
+    for size in sizes:
+        total *= size
+    if total > 100_000 or total == len(points):
+        return []
+    grid: list[tuple[int, ...]] = [()]
+    for size in sizes:
+        grid = [(*point, rank) for point in grid for rank in range(size)]
+    widths = (2, 3, 3)
+    absent = [point for point in grid if point not in points]
+    return ["mp_rank_" + "_".join(f"{rank:0{widths[axis]}d}" for axis, rank in enumerate(point)) for point in absent]

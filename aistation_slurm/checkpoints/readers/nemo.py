@@ -1,47 +1,97 @@
-"""NeMo: ``NAME--metric=V-step=S-consumed_samples=C[-last].ckpt`` files or ``.../weights`` directories.
+"""NeMo: ``megatron_gpt--val_loss=5.05-step=10-consumed_samples=80.0-last.ckpt``, a file or a folder, with or without suffix.
 
-NeMo marks a save in progress with an empty ``NAME-unfinished`` file beside the checkpoint, and removes it at the end.
+NeMo resumes from ``*-last``. While a checkpoint is written, an empty file ``<name>-unfinished`` lies beside it
+(nemo/utils/callbacks/nemo_model_checkpoint.py). Model-parallel NeMo 1 puts the same name into ``mp_rank_XX/`` or
+``tp_rank_XX_pp_rank_XXX/`` folders, and is given the path without them. NeMo 2 folders hold ``context/`` and ``weights/`` (DCP).
 """
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 
-from aistation_slurm.checkpoints.files import list_dir
-from aistation_slurm.checkpoints.model import Checkpoint, Found
+from aistation_slurm.checkpoints.folder import Folder, plain, read_folder
+from aistation_slurm.checkpoints.judgement import Judgement
+from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
+from aistation_slurm.checkpoints.readers import dcp, lightning
 
-__all__ = ["scan"]
+__all__ = ["NAME", "find", "judge"]
 
-_STEP = re.compile(r"--.*?step=(\d+)")
+NAME = "nemo"
+_NAMED = re.compile(r".+--.*=.*step=\d.*|.*consumed_samples=.*step=.*|.*step=.*consumed_samples=.*")
+_RANK_DIR = re.compile(r"mp_rank_\d{1,6}|tp_rank_\d{1,6}(?:_pp_rank_\d{1,6})?")
+_UNFINISHED = "-unfinished"
 
 
-def scan(root: Path) -> Found:
-    """Checkpoints in ``root`` or in ``root/checkpoints``."""
+def _is_nemo(name: str) -> bool:
+    return bool(_NAMED.fullmatch(name)) and not name.endswith((_UNFINISHED, ".nemo", ".tmp"))
+
+
+def find(folder: Folder) -> Found:
+    """Names with ``--key=value`` and a step; for model-parallel layouts the names inside the rank folders."""
+    names = {n for n in folder.dirs | folder.files | set(folder.dangling) if _is_nemo(n)}
+    for rank in _rank_folders(folder):
+        try:
+            names |= {n for n in read_folder(rank).files if _is_nemo(n)}
+        except OSError:
+            continue  # reported when its checkpoints are judged
     found = Found()
-    entries = list_dir(root)
-    if any(e.name == "checkpoints" and e.is_dir() for e in entries):
-        entries = entries + list_dir(root / "checkpoints")
-    names = {e.name for e in entries}
-    for entry in entries:
-        match = _STEP.search(entry.name)
-        if not match or entry.name.endswith("-unfinished") or entry.is_symlink():
+    for name in sorted(names):
+        if not name.endswith(".ckpt") and name in folder.files:
             continue
-        path, step = Path(entry.path), int(match.group(1))
-        stem = entry.name[:-5] if entry.name.endswith(".ckpt") else entry.name
-        why = "a save is in progress or was interrupted (-unfinished marker)" if f"{stem}-unfinished" in names else ""
-        files: tuple[Path, ...] = (path,)
-        if entry.is_dir():
-            inner = {e.name for e in list_dir(path)}
-            weights = path / "weights" if "weights" in inner else path
-            parts = {e.name for e in list_dir(weights)}
-            files = tuple(weights / n for n in sorted(parts) if n.endswith((".distcp", ".pt")))
-            if any(n.endswith(".distcp") for n in parts) and ".metadata" not in parts:
-                why = why or ".metadata is missing (it is written last)"
-            elif not parts:
-                why = why or "the directory is empty"
-        elif not entry.name.endswith((".ckpt", ".nemo")):
-            continue
-        newest = 1.0 if stem.endswith("-last") else 0.0
-        found.checkpoints.append(Checkpoint(path, "nemo", step, why, (step, newest), files, True, entry.name))
+        found.candidates.append(_candidate(folder, name))
+        if name in folder.dangling:
+            found.warnings.append(f"{plain(name)} is a dangling link to {plain(folder.dangling[name])}")
     return found
+
+
+def _rank_folders(folder: Folder) -> list[str]:
+    return [folder.child(name) for name in sorted(folder.dirs) if _RANK_DIR.fullmatch(name)]
+
+
+def _candidate(folder: Folder, name: str) -> Candidate:
+    stem = name[: -len(".ckpt")] if name.endswith(".ckpt") else name
+    markers = {name + _UNFINISHED, stem + _UNFINISHED} & folder.files
+    last = stem.endswith("-last")  # of two with one step, NeMo itself resumes from -last
+    return Candidate(
+        folder.child(name),
+        folder.path,
+        NAME,
+        lightning.name_step(stem),
+        tag=name,
+        family="last" if last else "",
+        number=int(last),
+        link=folder.dangling.get(name),
+        unfinished=min(markers, default=""),
+    )
+
+
+def judge(candidate: Candidate) -> Checkpoint:
+    """Valid when no ``-unfinished`` marker lies beside it and its files are whole on every rank."""
+    judgement = Judgement(candidate)
+    if candidate.unfinished:
+        judgement.problem(f"{plain(candidate.unfinished)} lies beside it: saving did not end")
+    if os.path.lexists(candidate.path):
+        folder = judgement.folder(candidate.path) if os.path.isdir(candidate.path) else None
+        weights = folder.child("weights") if folder and "weights" in folder.dirs else None
+        inside = judgement.folder(weights) if weights else None
+        if inside is not None:
+            judgement.storage = dcp.NAME
+            dcp.judge_folder(judgement, inside, prefix="weights/")
+        elif weights is None:
+            lightning.judge_inside(judgement, candidate)
+    else:
+        _judge_ranks(judgement, candidate)
+    return judgement.checkpoint()
+
+
+def _judge_ranks(judgement: Judgement, candidate: Candidate) -> None:
+    parent = judgement.folder(candidate.root)
+    if parent is None:
+        return
+    for rank in _rank_folders(parent):
+        path = os.path.join(rank, os.path.basename(candidate.path))
+        if os.path.isfile(path):
+            judgement.data(path)
+        else:
+            judgement.problem(f"is missing in {plain(os.path.basename(rank))}")
