@@ -98,14 +98,14 @@ def _act(config: Config, report: NodeReport) -> None:
 
 
 def _table(report: NodeReport) -> None:
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+
+    from aistation_slurm.cli import screen
 
     styles = {Status.FAIL: "bold red", Status.WARN: "yellow", Status.UNKNOWN: "magenta", Status.OK: "green"}
-    console = Console(soft_wrap=True)
+    console = screen.console()
     console.print(f"{report.node}: {report.status.value}", style=styles[report.status], highlight=False)
-    table = Table("check", "status", "subject", "evidence", "action")
+    table = screen.table("check", "status", "subject", "evidence", "action", fixed=3)
     order = sorted(report.findings, key=lambda f: (-f.status.rank, f.check, f.subject))
     for finding in order:
         row = (finding.check, finding.status.value, finding.subject, finding.evidence, finding.action.value)

@@ -64,13 +64,11 @@ def inspect(ctx: click.Context, directory: Path, framework: str, resume_args: st
 
 
 def _print(found: Inspection, args: str, problem: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    console = Console(soft_wrap=True)
+    console = screen.console()
     if found.checkpoints:
-        table = Table(
+        table = screen.table(
             "", "step", "checkpoint", "framework", "saved", "why", box=None, pad_edge=False, header_style="bold"
         )
         for row in found.checkpoints:

@@ -61,15 +61,15 @@ def _distinct(events: list[Event]) -> list[dict[str, object]]:
 
 
 def _table(events: list[Event]) -> None:
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    console = Console(soft_wrap=True)
+    from aistation_slurm.cli import screen
+
+    console = screen.console()
     if not events:
         console.print("no events")
         return
-    table = Table("time", "event", "device", "drain", "action", "process", "meaning")
+    table = screen.table("time", "event", "device", "drain", "action", "process", "meaning")
     for e in events:
         code = f"Xid {e.xid}" if e.xid is not None else f"SXid {e.sxid}" if e.sxid is not None else e.kind
         who = f"{e.process or ''} {e.pid or ''}".strip()
