@@ -27,7 +27,8 @@ def command(ctx: click.Context, once: bool, verbose: bool) -> None:
       aistation agent           as a service
       aistation agent --once    from cron, where no daemon is wanted
     """
-    from aistation_slurm.node.agent import Agent, take_agent_lock
+    from aistation_slurm.node.agent import Agent
+    from aistation_slurm.node.lock import take_agent_lock
     from aistation_slurm.slurm import connect
 
     logging.basicConfig(

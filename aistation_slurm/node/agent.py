@@ -6,7 +6,6 @@ Two things run: this loop, which follows the kernel log and reacts; and one work
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import queue
@@ -35,7 +34,7 @@ from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.probes.pci import PciGpu
 from aistation_slurm.slurm.client import SlurmClient
 
-__all__ = ["Agent", "agent_is_running", "kernel_findings", "look_at_node", "take_agent_lock"]
+__all__ = ["Agent", "kernel_findings", "look_at_node"]
 
 log = logging.getLogger(__name__)
 
@@ -45,40 +44,6 @@ IDLE_POLL_S = 1.0
 KERNEL_CHECKS = ("gpu.lost", "gpu.xid")
 HANG_RECHECK_S = 5.0
 """While a driver call is blocked and not yet confirmed as a hang: a look that waits for an old child costs nothing."""
-
-
-def take_agent_lock(state_dir: str) -> int:
-    """Become this node's only agent; the file descriptor that holds it. Raises StateFileError.
-
-    A POSIX record lock, since that is not inherited: a child stuck in state D must not keep a dead agent's place.
-    """
-    path = f"{state_dir}/agent.lock"
-    try:
-        os.makedirs(state_dir, mode=0o755, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as exc:
-        raise StateFileError(f"{path}: {exc.strerror}; run the agent as root, or set node.state_dir") from exc
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise StateFileError(f"{path}: another `aistation agent` runs on this node; stop it first") from None
-    return fd
-
-
-def agent_is_running(state_dir: str) -> bool:
-    """Whether some process holds the agent's lock."""
-    try:
-        fd = os.open(f"{state_dir}/agent.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
 
 
 def look_at_node(config: Config) -> NodeReport:

@@ -238,7 +238,7 @@ class Gate:
             self.say(f"would refuse the job and drain the node: {what} (observe mode)")
             return False
         budget = self.state.budget_s - (time.monotonic() - self.begin)
-        refused, why = refusal.refuse(self.state, self.state_dir, line, self.env, self.job.job_id, budget)
+        refused, why = refusal.refuse(self.state, self.state_dir, line, self.env, budget)
         self.say(f"{'refused' if refused else 'passes'}: {what}; {why}")
         return refused
 
@@ -256,7 +256,7 @@ class Gate:
         """One line to stderr (slurmd's log) and syslog."""
         from aistation_slurm.node import nodelog
 
-        nodelog.say("gate", f"job {self.job.job_id or '?'}: {text}")
+        nodelog.say("gate", f"job {self.job.job_id or '?'}: {text}", self.state_dir)
 
 
 def gpu_fault(line: DeviceLine, fact: live.Fact) -> Optional[DeviceLine]:
@@ -290,7 +290,7 @@ def main(prefix: str) -> int:
         try:
             from aistation_slurm.node import nodelog
 
-            nodelog.say("gate", f"internal error, the job passes unchecked: {type(exc).__name__}: {exc}")
+            nodelog.say("gate", f"internal error, the job passes unchecked: {type(exc).__name__}: {exc}", STATE_DIR)
         except Exception:
             pass
         return PASS

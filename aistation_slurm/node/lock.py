@@ -1,4 +1,7 @@
-"""The one lock of a node under which agent, gate and `aistation check --act` set or clear this node's drain."""
+"""The node's two locks: who may change this node's drain right now, and who is this node's agent.
+
+The kernel drops both with their holder, so a killed process never leaves one behind.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import fcntl
 import os
 import time
 
-__all__ = ["DrainLock"]
+from aistation_slurm.errors import StateFileError
+
+__all__ = ["DrainLock", "agent_is_running", "take_agent_lock"]
 
 
 class DrainLock:
-    """``with DrainLock(state_dir, wait_s) as held:``; ``held`` is False when another holds it for longer.
+    """Agent, gate and `aistation check --act` set or clear this node's drain only under it.
 
-    The kernel drops the lock with its holder, so a killed process never leaves it behind.
+    ``with DrainLock(state_dir, wait_s) as held:``; ``held`` is False when another holds it for longer.
     """
 
     def __init__(self, state_dir: str, wait_s: float) -> None:
@@ -35,3 +40,37 @@ class DrainLock:
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
+
+
+def take_agent_lock(state_dir: str) -> int:
+    """Become this node's only agent; the file descriptor that holds it. Raises StateFileError.
+
+    A POSIX record lock, since that is not inherited: a child stuck in state D must not keep a dead agent's place.
+    """
+    path = f"{state_dir}/agent.lock"
+    try:
+        os.makedirs(state_dir, mode=0o755, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise StateFileError(f"{path}: {exc.strerror}; run the agent as root, or set node.state_dir") from exc
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise StateFileError(f"{path}: another `aistation agent` runs on this node; stop it first") from None
+    return fd
+
+
+def agent_is_running(state_dir: str) -> bool:
+    """Whether some process holds the agent's lock."""
+    try:
+        fd = os.open(f"{state_dir}/agent.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(fd)

@@ -6,7 +6,6 @@ the cause is not lost behind "Prolog error".
 
 from __future__ import annotations
 
-import os
 import time
 
 from aistation_slurm.findings import Finding, Status, drain_reason
@@ -22,22 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["node_flags", "node_name", "reason_for", "refuse"]
 
-NOTES_BYTES = 64 * 1024
 HISTORY = ("gpu.xid",)
 """Checks that tell of the past: the kernel log keeps an Xid until the next boot, also after the GPU was reset."""
 
 
 def refuse(
-    state: NodeState, state_dir: str, line: DeviceLine, env: Mapping[str, str], job_id: str, budget_s: float
+    state: NodeState, state_dir: str, line: DeviceLine, env: Mapping[str, str], budget_s: float
 ) -> tuple[bool, str]:
-    """Note the refusal on this node, then drain it with our reason unless it is drained already.
+    """Drain this node with our reason unless it is drained already.
 
     False with the why where the job must pass after all; else True with a line for the log.
     """
     deadline = time.monotonic() + max(budget_s, 1.0)
     name = node_name(env)
     reason = reason_for(line, name, state.boot_id)
-    note(state_dir, f"{time.time():.0f} job={job_id} {reason}")
     if not name:
         return True, "no SLURMD_NODENAME: the drain reason is left to Slurm"
     scontrol = f"{state.bin_dir.rstrip('/')}/scontrol"
@@ -86,22 +83,6 @@ def node_flags(text: str) -> frozenset[str]:
         if word.startswith("State="):
             return frozenset(word[6:].rstrip("*~#!%$@^-").upper().split("+"))
     return frozenset()
-
-
-def note(state_dir: str, text: str) -> None:
-    """Append to ``<state_dir>/refusals`` on this node, so that the cause is known also when the controller is away."""
-    path = f"{state_dir}/refusals"
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(path, flags, 0o644)
-        try:
-            if os.fstat(fd).st_size > NOTES_BYTES:
-                os.ftruncate(fd, 0)
-            os.write(fd, plain(text).encode() + b"\n")
-        finally:
-            os.close(fd)
-    except OSError:
-        pass
 
 
 def said(outcome: bounded.Outcome) -> str:
