@@ -66,10 +66,21 @@ def inspect(ctx: click.Context, directory: Path, framework: str, resume_args: st
 def _print(found: Inspection, args: str, problem: str) -> None:
     from rich.text import Text
 
+    from aistation_slurm.cli import screen  # rich is not loaded for --json
+
     console = screen.console()
     if found.checkpoints:
         table = screen.table(
-            "", "step", "checkpoint", "framework", "saved", "why", box=None, pad_edge=False, header_style="bold"
+            "",
+            "step",
+            "checkpoint",
+            "framework",
+            "saved",
+            "why",
+            fixed=5,
+            box=None,
+            pad_edge=False,
+            header_style="bold",
         )
         for row in found.checkpoints:
             table.add_row(
