@@ -30,7 +30,7 @@ UNUSABLE = 75
 
 _PREFIX = "SLURM_SPANK_AISTATION_"
 _ATTEMPTS_TAIL_BYTES = 64 * 1024
-_EXPAND = "*?[\\"
+_EXPAND = "*?["
 """A script leaves $AISTATION_RESUME_ARGS unquoted: the shell would expand these."""
 
 
@@ -39,7 +39,7 @@ class _Start:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         count = env.get("SLURM_RESTART_COUNT", "")
-        self.attempt = int(count) if count.isdecimal() and len(count) < 10 else 0
+        self.attempt = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
         self.job = env.get("SLURM_JOB_ID", "")
         self.nodes = env.get("SLURM_JOB_NODELIST", "")
         self.framework = env.get(_PREFIX + "RESUME", "auto")
@@ -61,7 +61,8 @@ def answer(env: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
         if empty:
             notes.append(f"{start.directory} has no checkpoint yet: starting from the beginning")
         else:
-            chosen = _choose(start, inspect(start.directory, start.framework), notes)
+            # every=False: only as much as decides; the training waits
+            chosen = _choose(start, inspect(start.directory, start.framework, every=False), notes)
     values = {
         "ATTEMPT": str(start.attempt),
         "RESUME_ARGS": "",
@@ -104,32 +105,29 @@ def _is_empty(directory: Path) -> bool:
 def _choose(start: _Start, found: Inspection, notes: list[str]) -> Optional[Checkpoint]:
     """The checkpoint to resume from, None to start from the beginning; adds what the user should know to ``notes``.
 
-    Raises CheckpointError where starting from the beginning would silently throw work away: nothing here can be used,
-    though something was saved. One torn checkpoint is no such case after a restart that had found nothing before: the
+    Raises CheckpointError where starting from the beginning would silently throw work away: something was saved and
+    nothing of it can be used. One torn checkpoint is no such case after a restart that had found nothing before: the
     fault struck during the very first save.
     """
     notes.extend(f"warning: {warning}" for warning in found.warnings[:5])
     if found.resume is not None:
         newer = found.checkpoints[: found.checkpoints.index(found.resume)]
-        notes.extend(f"skipped {c.path}: {c.why or 'a tracker file points at an older one'}" for c in newer[:3])
+        notes.extend(f"skipped {c.path}: {c.why}" for c in newer[:3] if not c.valid)
         return found.resume
-    if not found.checkpoints:
+    if not found.unusable and start.framework != "auto":
+        other = inspect(start.directory, every=False)
+        if other.resume is not None or other.unusable:
+            raise CheckpointError(
+                f"{start.directory} holds checkpoints, but none of --ais-resume={start.framework}; name the right one, or auto"
+            )
+    if not found.unusable:
         notes.append(f"{start.directory} has no checkpoint: starting from the beginning")
         return None
-    newest = found.checkpoints[0]
-    first_save = start.attempt > 0 and len(found.checkpoints) == 1 and not _saw_something(start)
-    if first_save and not _forbidden(newest):
-        notes.append(f"{newest.path} was cut short in its first save ({newest.why}): starting from the beginning")
+    torn = found.checkpoints[0] if len(found.checkpoints) == 1 else None
+    if torn is not None and not torn.unreadable and start.attempt > 0 and not _saw_something(start):
+        notes.append(f"{torn.path} was cut short in its first save ({torn.why}): starting from the beginning")
         return None
-    raise CheckpointError(
-        f"{start.directory}: none of its {len(found.checkpoints)} checkpoints can be used; the newest, "
-        f"{newest.path.name}: {newest.why}"
-    )
-
-
-def _forbidden(checkpoint: Checkpoint) -> bool:
-    """True where the user may not read the checkpoint, so that nobody knows whether it is whole."""
-    return any(os.path.lexists(path) and not os.access(path, os.R_OK) for path in (checkpoint.path, *checkpoint.files))
+    raise CheckpointError(found.unusable)
 
 
 def _saw_something(start: _Start) -> bool:
