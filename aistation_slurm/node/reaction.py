@@ -35,6 +35,8 @@ class _Pending:
     findings: tuple[Finding, ...]
     reason: str
     drained: bool = False
+    foreign: bool = False
+    """Someone else's drain is on the node: its reason does not tell what was found."""
 
 
 class Reaction:
@@ -79,8 +81,8 @@ class Reaction:
             reason = drain_reason((waiting or tuple(new))[0], node=self.node, boot_id=self.boot_id)
             add = tuple(f for f in new if (f.check, f.subject) not in {(w.check, w.subject) for w in waiting})
             if add:
-                drained = self.pending.drained if self.pending else False
-                self.pending = _Pending(waiting + add, reason, drained)
+                before = self.pending or _Pending((), reason)
+                self.pending = _Pending(waiting + add, reason, before.drained, before.foreign)
                 self.retry_at = 0.0
         self.act()
 
@@ -136,6 +138,7 @@ class Reaction:
     def _drain(self, pending: _Pending) -> None:
         result = drain_node(self.client, self.node, pending.reason, self.state_dir)
         pending.drained = True
+        pending.foreign = result.outcome is Outcome.LEFT_TO_OTHERS
         if result.outcome is Outcome.SET:
             log.warning("%s drained: %s", self.node, result.reason)
         else:
@@ -156,7 +159,8 @@ class Reaction:
         ]
         complete = True
         for job in left:
-            sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic)
+            note = pending.findings[0].check if pending.foreign else ""
+            sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic, note)
             complete = complete and sent
         # one that was not sent either went away by itself or could not be looked at in time: look again
         return complete

@@ -8,7 +8,6 @@ the job is read again right before, and a request is not sent when that look is 
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Optional
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.state import write_file
+from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, SlurmClient
 
 __all__ = ["Attempt", "RequeuedAttempts", "opted_in", "requeue_attempt", "victims"]
@@ -28,16 +28,10 @@ KEPT = 500
 Attempt = tuple[int, int]
 """Job id and start time (unix seconds): one attempt of one job."""
 
-_TAG = re.compile(r"\[ais((?: [\x21-\x5c\x5e-\x7e]+)*)\]")
-
 
 def opted_in(job: Job, record: Optional[JobRecord]) -> bool:
     """By job_submit's tag in AdminComment (users cannot set it), or by what the gate saw at this job's start here."""
-    if record is not None and record.opted_in:
-        return True
-    tag = _TAG.search(job.admin_comment)
-    fields = dict(word.partition("=")[::2] for word in tag.group(1).split()) if tag else {}
-    return str(fields.get("resume", "none")) != "none"
+    return (record is not None and record.opted_in) or tags.managed(job.admin_comment)
 
 
 def victims(
@@ -101,8 +95,11 @@ def requeue_attempt(
     node: str,
     done: RequeuedAttempts,
     monotonic: Callable[[], float] = time.monotonic,
+    note: str = "",
 ) -> bool:
     """Requeue this attempt if it still runs here. True when Slurm took the request.
+
+    note: the failed check, where the node's drain is someone else's and so does not tell the watchdog why.
 
     Raises SlurmUnavailable: nothing is known; call again later, which looks first. Raises OSError when the attempt cannot
     be remembered (nothing was sent).
@@ -130,6 +127,9 @@ def requeue_attempt(
         log.warning("job %s: the controller is slow, so this look is too old to act on; looking again", seen.argument)
         return False
     try:
+        if note:
+            fault = tags.fault_text(note, node, seen.start_time)
+            client.update_job(now, AdminComment=tags.tag_with(now.admin_comment, {"fault": fault}))
         client.requeue(leader)
     except SlurmRefused as exc:
         log.warning("job %s: Slurm refused the requeue: %s", seen.argument, exc)

@@ -69,7 +69,7 @@ def read_disks(paths: Sequence[str], deadline_s: float = 3.0) -> list[Disk]:
     """statvfs in a child: a hung mount must not hang the check. A path that does not exist is left out."""
 
     def ask(step: Callable[[str], None]) -> list[dict[str, Any]]:
-        found = []
+        found: list[dict[str, Any]] = []
         for path in paths:
             step(path)
             try:

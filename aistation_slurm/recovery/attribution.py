@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aistation_slurm.findings import is_our_reason
+from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node
 from aistation_slurm.slurm.decode import gpu_indices
 
@@ -76,6 +77,9 @@ def bad_nodes(job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> dict[str
             found[name] = f"node is DOWN: {node.reason or 'no reason given'}"
         elif node.boot_time is not None and node.boot_time > attempt.start_time + CLOCK_SLACK_S:
             found[name] = "node rebooted during the attempt"
+    node_name, check = tags.fault_of(job.admin_comment, attempt.start_time)
+    if node_name in attempt.nodes and node_name not in found:
+        found[node_name] = f"{check} (told by the node's agent; its drain is someone else's)"
     return found
 
 

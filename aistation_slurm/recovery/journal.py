@@ -120,8 +120,16 @@ class Journal:
             made = self._db.execute(
                 "INSERT OR IGNORE INTO attempts (cluster, job_id, start_time, nodes, state, restart_cnt, user_id, name) "
                 "VALUES (?,?,?,?,?,?,?,?)",
-                (self.cluster, attempt.job_id, attempt.start_time, " ".join(attempt.nodes), "running")
-                + (restart_cnt, user_id, name[:200]),
+                (
+                    self.cluster,
+                    attempt.job_id,
+                    attempt.start_time,
+                    " ".join(attempt.nodes),
+                    "running",
+                    restart_cnt,
+                    user_id,
+                    name[:200],
+                ),
             )
             return made.rowcount > 0
 

@@ -7,18 +7,19 @@ done. A requeue is keyed by job and start time of the attempt; it is sent only a
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
-from aistation_slurm.recovery import events, tags
+from aistation_slurm.recovery import events
 from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attribute
 from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.journal import Journal
 from aistation_slurm.recovery.policy import Limits, Step, StepKind, decide
-from aistation_slurm.slurm import hostlist
+from aistation_slurm.slurm import hostlist, tags
 from aistation_slurm.slurm.client import FINISHED, Job, Node, SlurmClient
 
 __all__ = ["Watchdog"]
@@ -234,7 +235,8 @@ class Watchdog:
         restart = self._journal.restarts(job.job_id) + 1
         bad = hostlist.fold(verdict.bad) if verdict.bad else "none"
         why = next(iter(verdict.bad.values()), verdict.text)
-        note = f"restart {restart} {'away from ' + bad if verdict.bad else ''}: {why}"
+        away = f" away from {bad}" if verdict.bad else ""
+        note = f"restart {restart}{away}: {re.sub(r' .[0-9a-f]{6}.$', '', why)}"
         check = why.split(" ", 1)[0].partition(":")[2] if why.startswith("ais:") else "node_fail"
         fields = {
             "AdminComment": tags.tag_with(

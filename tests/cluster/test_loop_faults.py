@@ -134,8 +134,8 @@ def test_the_gate_refuses_a_job_on_a_port_that_is_down_and_the_job_runs_elsewher
     reason = drained(cluster, "gpu1")
     assert reason.startswith("ais:fabric.port_state mlx5_3/1"), reason
     # the user asked for this very node, so the job waits; it is neither lost nor failed
-    job = cluster.show_job(job_id)
-    assert job["JobState"] == "PENDING"
+    cluster.wait_job(job_id, "PENDING", timeout=60)
+    assert cluster.show_job(job_id)["Restarts"] == "1"
 
 
 def test_a_rank_that_traps_sigterm_only_costs_the_kill_wait(cluster: Cluster) -> None:

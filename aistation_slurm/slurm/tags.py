@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["comment_with", "managed", "read_tag", "tag_with"]
+__all__ = ["comment_with", "fault_of", "fault_text", "managed", "read_tag", "tag_with"]
 
 _TAG = re.compile(r"\[ais ([^\]]*)\]")
 _NOTE = re.compile(r"\s*\[ais: [^\]]*\]")
@@ -43,6 +43,18 @@ def comment_with(comment: str, note: str) -> str:
     clean = "".join(c if " " <= c <= "~" and c not in "[]\"'`\\" else "_" for c in note)[:NOTE_MAX]
     rest = _NOTE.sub("", comment or "").strip()
     return f"{rest} [ais: {clean}]" if rest else f"[ais: {clean}]"
+
+
+def fault_text(check: str, node: str, start_time: int) -> str:
+    """Value of the key ``fault``: which check failed under which attempt, for a node whose drain is not ours to word."""
+    return f"{check}@{node}@{start_time}"
+
+
+def fault_of(admin_comment: str, start_time: int) -> tuple[str, str]:
+    """(node, check) that a node's agent noted for the attempt that began at ``start_time``; ("", "") where it noted none."""
+    check, _, rest = read_tag(admin_comment).get("fault", "").partition("@")
+    node, _, start = rest.partition("@")
+    return (node, check) if start == str(start_time) else ("", "")
 
 
 def _word(text: str) -> str:
