@@ -49,7 +49,7 @@ class Inspection:
 
     def as_json(self, template: str = "") -> dict[str, object]:
         """The JSON contract of ``aistation ckpt inspect``. ``resume.args`` is empty where no arguments can be made."""
-        warnings = list(self.warnings)
+        warnings = [*self.warnings, *([self.unusable] if self.unusable else [])]
         resume: Optional[dict[str, object]] = None
         if self.resume is not None:
             try:
@@ -83,10 +83,11 @@ def inspect(directory: Path, framework: str = "auto", *, every: bool = True) -> 
     if framework not in FRAMEWORKS:
         raise CheckpointError(f"unknown framework {plain(framework)!r}; allowed are {', '.join(FRAMEWORKS)}")
     root = _read_root(directory)
-    runs = _find_runs(root, ALL if framework == "auto" else (by_name(framework),))
-    warnings: list[str] = []
+    closed: list[str] = []
+    runs = _find_runs(root, ALL if framework == "auto" else (by_name(framework),), closed)
+    warnings = [f"{plain(path)} cannot be read; it may hold newer checkpoints" for path in closed[:3]]
     if not runs and framework != "auto":
-        other = _find_runs(root, ALL)
+        other = _find_runs(root, ALL, [])
         if other:
             warnings.append(f"no {framework} checkpoints in {plain(root.path)}, but {other[0].reader.NAME} ones")
     if len(runs) > 1:
@@ -104,6 +105,10 @@ def inspect(directory: Path, framework: str = "auto", *, every: bool = True) -> 
     unusable = ""
     if choice is None and runs:
         unusable = _unusable(root.path, checkpoints, runs)
+    elif choice is None and closed:
+        unusable = (
+            f"{plain(closed[0])} cannot be read, so nobody knows whether it holds checkpoints; check its owner and mode"
+        )
     trackers = {
         t.name: t.text for run in runs[:1] for t in (run.found.tracker, run.found.other_tracker) if t is not None
     }
@@ -137,8 +142,8 @@ def _read_root(directory: Path) -> Folder:
         ) from exc
 
 
-def _find_runs(root: Folder, readers: Sequence[Reader]) -> list[_Run]:
-    """The run in ``root`` itself, else those in the run folders below it, newest first."""
+def _find_runs(root: Folder, readers: Sequence[Reader], closed: list[str]) -> list[_Run]:
+    """The run in ``root`` itself, else those in the run folders below it, newest first; ``closed`` gets unreadable ones."""
     run = _find_here(root, readers)
     if run is not None:
         return [run]
@@ -155,6 +160,7 @@ def _find_runs(root: Folder, readers: Sequence[Reader]) -> list[_Run]:
             try:
                 below = read_folder(folder.child(name))
             except OSError:
+                closed.append(folder.child(name))
                 continue
             run = _find_here(below, readers)
             if run is not None:
@@ -206,12 +212,16 @@ def _judge(run: _Run, every: bool) -> list[Checkpoint]:
     target = run.found.tracker.target if run.found.tracker else None
     for candidate in _newest_first(run.found.candidates):
         judged.append(run.reader.judge(candidate))
-        certain = any(c.valid and c.grade is Grade.CONTENT and not c.lacks and not c.empty_shards for c in judged)
-        reached = target is None or any(str(c.path) == target for c in judged)
-        enough = certain or (len(judged) >= _LOOKED_BACK and any(c.valid for c in judged))
-        if not every and enough and reached:
+        if not every and (_certain(judged) or (len(judged) >= _LOOKED_BACK and any(c.valid for c in judged))):
             break
-    return _compare(judged)
+    missed = [c for c in run.found.candidates if c.path == target and not any(str(j.path) == target for j in judged)]
+    return _compare(judged + [run.reader.judge(candidate) for candidate in missed])
+
+
+def _certain(judged: list[Checkpoint]) -> bool:
+    """One is valid, whatever the older ones look like. (Looked at newest first, so it is the last one.)"""
+    last = judged[-1]
+    return last.valid and last.grade is Grade.CONTENT and not last.lacks and not last.empty_shards
 
 
 def _compare(judged: list[Checkpoint]) -> list[Checkpoint]:

@@ -36,6 +36,17 @@ class Judgement:
         """A proof that this checkpoint cannot be loaded."""
         self._problems.append(text)
 
+    def open(self) -> Optional[Folder]:
+        """List the checkpoint's own folder; a dangling link, an empty or an unreadable one is a problem."""
+        if self.candidate.link is not None:
+            self.problem(f"is a dangling link to {plain(self.candidate.link)}")
+            return None
+        folder = self.folder(self.candidate.path)
+        if folder is not None and folder.empty:
+            self.problem("is an empty folder")
+            return None
+        return folder
+
     def folder(self, path: str) -> Optional[Folder]:
         """List a folder of the checkpoint; what cannot be listed is a problem."""
         try:
@@ -81,6 +92,8 @@ class Judgement:
 
     def _name(self, path: str) -> str:
         base = self.candidate.path
+        if path == base:
+            return "it"
         inside = path[len(base) + 1 :] if path.startswith(base + "/") else path.rpartition("/")[2]
         return plain(inside)
 

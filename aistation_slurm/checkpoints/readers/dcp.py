@@ -39,40 +39,36 @@ def find(folder: Folder) -> Found:
         match = _NUMBERED.fullmatch(name)
         step = int(match["number"]) if match and match["word"] != "epoch" else None
         return Found([Candidate(folder.path, os.path.dirname(folder.path), NAME, step, tag=name)])
-    named = []
-    for name in folder.dirs:
+    numbered: list[Candidate] = []
+    for name in (*folder.dirs, *folder.dangling):
         match = _NUMBERED.fullmatch(name)
         if match:
-            number = int(match["number"])
-            step = None if match["word"] == "epoch" else number
-            candidate = Candidate(
-                folder.child(name), folder.path, NAME, step, tag=name, family=match["word"] or "", number=number
-            )
-            named.append((number, candidate))
-    named.sort(key=lambda item: item[0], reverse=True)
-    # Numbers are common folder names: they are checkpoints only where DCP files lie in some of them. The name step-N
-    # is kept for empty folders too (saving began), bare numbers are not.
-    if not any(_holds_dcp(candidate.path) for _, candidate in named[:_LOOKED_INTO]):
-        return Found()
-    return Found([c for _, c in named if c.family or _holds_dcp(c.path)])
+            number, word = int(match["number"]), match["word"] or ""
+            step = None if word == "epoch" else number
+            link = folder.dangling.get(name)
+            numbered.append(Candidate(folder.child(name), folder.path, NAME, step, name, word, number, link))
+    numbered.sort(key=lambda c: c.number, reverse=True)
+    # numbers are common folder names: they are checkpoints only where DCP files lie in one of the newest
+    return Found(numbered if any(_may_hold_dcp(c.path) for c in numbered[:_LOOKED_INTO]) else [])
 
 
-def _holds_dcp(path: str) -> bool:
+def _may_hold_dcp(path: str) -> bool:
+    """True also for a folder that cannot be read: it must be reported, not overlooked."""
     try:
         folder = read_folder(path)
         return is_dcp(folder) or any(is_dcp(read_folder(folder.child(name))) for name in sorted(folder.dirs)[:8])
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
 
 
 def judge(candidate: Candidate) -> Checkpoint:
     """Valid when every part that has shards has its ``.metadata`` and all shards that it names."""
     judgement = Judgement(candidate)
-    folder = judgement.folder(candidate.path)
+    folder = judgement.open()
     if folder is not None:
-        if folder.empty:
-            judgement.problem("is an empty folder")
-        elif is_dcp(folder):
+        if is_dcp(folder):
             judge_folder(judgement, folder)
         else:
             _judge_parts(judgement, folder)

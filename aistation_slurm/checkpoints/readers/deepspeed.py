@@ -27,6 +27,7 @@ _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d{1,9})_)?mp_rank_(?P<mp>\d{1,9})(
 _OPTIM = re.compile(r"(?:[a-z]+\d*_)?(?:zero_pp_rank_(?P<dp>\d{1,9})_)?mp_rank_(?P<mp>\d{1,9})_optim_states\.pt")
 _LAYER = re.compile(r"layer_(?P<layer>\d{1,9})-model_(?P<mp>\d{1,9})-model_states\.pt")
 _MOST_RANKS = 1_000_000
+_MOST_FREE_TAGS = 64
 
 
 def step_of_tag(tag: str) -> Optional[int]:
@@ -50,10 +51,13 @@ def find(folder: Folder) -> Found:
     """Tags by ``latest`` and by name; or the folder itself where it holds the state files."""
     latest = read_tag(folder)
     tags = {name for name in folder.dirs if _GLOBAL_STEP.fullmatch(name)}
-    if latest is None and not any(_looks_like_deepspeed(folder.child(tag)) for tag in _newest(tags)):
+    tags |= {name for name in folder.dangling if _GLOBAL_STEP.fullmatch(name)}
+    if latest is None and not any(_may_hold_states(folder.child(tag)) for tag in _newest(tags)):
         tags.clear()  # other tools use the name global_stepN too
-    if latest:
-        tags |= {name for name in folder.dirs - tags if name == latest or _looks_like_deepspeed(folder.child(name))}
+    if latest is not None:
+        tags |= {name for name in folder.dirs if name == latest or step_of_tag(name) is not None}
+        free = sorted(folder.dirs - tags)[:_MOST_FREE_TAGS]
+        tags |= {name for name in free if _may_hold_states(folder.child(name))}
     found = Found([_candidate(folder, tag) for tag in tags])
     if latest is not None:
         _add_tracker(found, folder, latest)
@@ -66,18 +70,22 @@ def find(folder: Folder) -> Found:
 
 def _candidate(folder: Folder, tag: str) -> Candidate:
     universal = "a universal checkpoint: loading it needs load_universal" if tag.endswith("_universal") else ""
-    return Candidate(folder.child(tag), folder.path, NAME, step_of_tag(tag), tag=tag, last_resort=universal)
+    link = folder.dangling.get(tag)
+    return Candidate(folder.child(tag), folder.path, NAME, step_of_tag(tag), tag, link=link, last_resort=universal)
 
 
 def _newest(tags: Iterable[str]) -> list[str]:
     return sorted(tags, key=lambda tag: step_of_tag(tag) or -1, reverse=True)[:8]
 
 
-def _looks_like_deepspeed(path: str) -> bool:
+def _may_hold_states(path: str) -> bool:
+    """True also for a folder that cannot be read: it must be reported, not overlooked."""
     try:
         return holds_states(read_folder(path))
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
 
 
 def holds_states(folder: Folder) -> bool:
@@ -107,7 +115,7 @@ def _compare_with_megatron(found: Found, folder: Folder, latest: str) -> None:
 def judge(candidate: Candidate) -> Checkpoint:
     """Valid when model states are there and the numbering of ranks has no gap."""
     judgement = Judgement(candidate)
-    folder = judgement.folder(candidate.path)
+    folder = judgement.open()
     if folder is not None:
         judge_folder(judgement, folder)
     return judgement.checkpoint()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 
-from aistation_slurm.checkpoints.folder import Folder, plain
+from aistation_slurm.checkpoints.folder import Folder, plain, read_folder
 from aistation_slurm.checkpoints.integrity import read_json
 from aistation_slurm.checkpoints.judgement import Judgement
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
@@ -20,7 +20,8 @@ from aistation_slurm.checkpoints.readers import dcp, deepspeed
 __all__ = ["NAME", "find", "judge"]
 
 NAME = "hf"
-_CHECKPOINT = re.compile(r"checkpoint[-_](\d{1,18})")
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})")
+_ACCELERATE = re.compile(r"checkpoint_(\d{1,18})")
 _WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)(?:[-.][\w.-]*)?\.(?:safetensors|bin)")
 _OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.(?:pt|bin)")
 _SIDE_TENSORS = re.compile(
@@ -33,15 +34,28 @@ STATE = "trainer_state.json"
 def find(folder: Folder) -> Found:
     """``checkpoint-N`` folders; or the folder itself where it has that name."""
     found = Found()
-    for name in folder.dirs:
-        match = _CHECKPOINT.fullmatch(name)
-        if match:
-            found.candidates.append(Candidate(folder.child(name), folder.path, NAME, int(match[1]), tag=name))
+    for pattern in (_CHECKPOINT, _ACCELERATE):
+        numbered = [(int(m[1]), name) for name in (*folder.dirs, *folder.dangling) if (m := pattern.fullmatch(name))]
+        if numbered and _is_of_this_family(folder.child(max(numbered)[1]), pattern):
+            for step, name in numbered:
+                link = folder.dangling.get(name)
+                found.candidates.append(Candidate(folder.child(name), folder.path, NAME, step, name, link=link))
+            break
     parent, name = os.path.split(folder.path)
     match = _CHECKPOINT.fullmatch(name)
     if match and not found.candidates and (STATE in folder.files or _weights(folder)):
         found.candidates.append(Candidate(folder.path, parent, NAME, int(match[1]), tag=name))
     return found
+
+
+def _is_of_this_family(path: str, pattern: re.Pattern[str]) -> bool:
+    """False where others use the name: ``checkpoint-N`` with bare DCP inside, ``checkpoint_N`` that Accelerate did not write."""
+    try:
+        inside = read_folder(path)
+    except OSError:
+        return pattern is _CHECKPOINT
+    accelerate = any(name.startswith("random_states_") for name in inside.files)
+    return (STATE in inside.files or not dcp.is_dcp(inside)) if pattern is _CHECKPOINT else accelerate
 
 
 def _weights(folder: Folder) -> set[str]:
@@ -51,11 +65,8 @@ def _weights(folder: Folder) -> set[str]:
 def judge(candidate: Candidate) -> Checkpoint:
     """Valid when trainer_state.json is there, weights are there and no file is damaged."""
     judgement = Judgement(candidate)
-    folder = judgement.folder(candidate.path)
+    folder = judgement.open()
     if folder is None:
-        return judgement.checkpoint()
-    if folder.empty:
-        judgement.problem("is an empty folder")
         return judgement.checkpoint()
     _judge_state(judgement, folder)
     nested = _judge_deepspeed(judgement, folder)
@@ -69,12 +80,10 @@ def judge(candidate: Candidate) -> Checkpoint:
         elif name.endswith(".index.json"):
             _judge_index(judgement, folder, name)
     _judge_parts(judgement, weights)
-    for name in sorted(folder.dangling):
-        if _WEIGHTS.fullmatch(name) or _SIDE_TENSORS.fullmatch(name):
-            judgement.problem(f"{plain(name)} is a dangling link")
-    for name in sorted(folder.special):
-        judgement.problem(f"{plain(name)} is no regular file")
-    if not (weights or nested or fsdp):
+    for name in sorted((*folder.dangling, *folder.special)):
+        if _WEIGHTS.fullmatch(name) or _SIDE_TENSORS.fullmatch(name) or name == STATE:
+            judgement.problem(f"{plain(name)} is {'a dangling link' if name in folder.dangling else 'no regular file'}")
+    if not (weights or nested or fsdp or _judge_named_adapters(judgement, folder)):
         judgement.lacks.append("model weights")
     if not (nested or fsdp or any(_OPTIMIZER.fullmatch(name) for name in folder.files)):
         judgement.lacks.append("optimizer state")
@@ -121,6 +130,17 @@ def _judge_fsdp(judgement: Judgement, folder: Folder) -> bool:
     if names:
         judgement.storage = dcp.NAME
     return bool(names)
+
+
+def _judge_named_adapters(judgement: Judgement, folder: Folder) -> bool:
+    """PEFT puts adapters that have a name into a folder of that name."""
+    any_weights = False
+    for name in sorted(folder.dirs)[:16]:
+        inside = judgement.folder(folder.child(name))
+        for file in sorted(_weights(inside)) if inside else []:
+            any_weights = True
+            judgement.data(folder.child(f"{name}/{file}"))
+    return any_weights
 
 
 def _judge_index(judgement: Judgement, folder: Folder, name: str) -> None:

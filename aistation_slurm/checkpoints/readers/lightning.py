@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Optional
 
 from aistation_slurm.checkpoints.folder import Folder, plain
@@ -18,7 +19,7 @@ from aistation_slurm.checkpoints.judgement import Judgement
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
 from aistation_slurm.checkpoints.readers import dcp, deepspeed
 
-__all__ = ["NAME", "find", "judge", "judge_inside", "name_step"]
+__all__ = ["NAME", "find", "judge", "judge_inside", "name_step", "named", "read_steps"]
 
 NAME = "lightning"
 _STEP = re.compile(r"(?:^|[-_.])(?:global[-_]?)?step[=_-]?(\d{1,18})(?=[-_.]|$)", re.IGNORECASE)
@@ -42,8 +43,8 @@ def find(folder: Folder) -> Found:
     for name in names:
         target = _linked_sibling(folder, name, names)
         if target is None:
-            found.candidates.append(_candidate(folder, name))
-    _read_steps(found)
+            found.candidates.append(named(folder, name))
+    read_steps(found)
     for name in names:
         target = _linked_sibling(folder, name, names)
         if target is not None:
@@ -57,8 +58,9 @@ def find(folder: Folder) -> Found:
     return found
 
 
-def _candidate(folder: Folder, name: str) -> Candidate:
-    stem = name[: -len(".ckpt")]
+def named(folder: Folder, name: str, framework: str = NAME) -> Candidate:
+    """What a file's name says about step, version and kind."""
+    stem = name[: -len(".ckpt")] if name.endswith(".ckpt") else name
     version = _VERSION.search(stem)
     number, family = int(version[1]) if version else 0, ""
     step = name_step(stem)
@@ -68,7 +70,7 @@ def _candidate(folder: Folder, name: str) -> Candidate:
         family = "last"
     elif step is None and (match := _EPOCH.search(stem)):
         number, family = int(match[1]) * 1000 + number, "epoch"
-    return Candidate(folder.child(name), folder.path, NAME, step, name, family, number, link=folder.dangling.get(name))
+    return Candidate(folder.child(name), folder.path, framework, step, name, family, number, folder.dangling.get(name))
 
 
 def _linked_sibling(folder: Folder, name: str, names: list[str]) -> Optional[str]:
@@ -84,7 +86,7 @@ def _linked_sibling(folder: Folder, name: str, names: list[str]) -> Optional[str
     return base if parent == folder.path and base != name and base in names else None
 
 
-def _read_steps(found: Found) -> None:
+def read_steps(found: Found) -> None:
     """Take the step out of the file's head where the name has none; a bounded number, the most recent names first."""
     stepless = [i for i, c in enumerate(found.candidates) if c.step is None and c.link is None and c.family != "hpc"]
     stepless.sort(key=lambda i: found.candidates[i].number, reverse=True)
@@ -92,7 +94,7 @@ def _read_steps(found: Found) -> None:
         old = found.candidates[index]
         step = step_inside(old.path)
         if step is not None:
-            found.candidates[index] = Candidate(old.path, old.root, NAME, step, old.tag, old.family, old.number)
+            found.candidates[index] = replace(old, step=step)
 
 
 def _mention_old_link(found: Found, folder: Folder, name: str, target: str) -> None:
@@ -124,15 +126,12 @@ def judge_inside(judgement: Judgement, candidate: Candidate) -> None:
     elif not os.path.isdir(candidate.path):
         judgement.data(candidate.path)
     else:
-        folder = judgement.folder(candidate.path)
+        folder = judgement.open()
         if folder is not None:
             _judge_folder(judgement, folder)
 
 
 def _judge_folder(judgement: Judgement, folder: Folder) -> None:
-    if folder.empty:
-        judgement.problem("is an empty folder")
-        return
     if dcp.is_dcp(folder):
         judgement.storage = dcp.NAME
         dcp.judge_folder(judgement, folder)

@@ -27,10 +27,11 @@ _RANK_DIR = re.compile(r"mp_rank_(\d{1,6})(?:_(\d{1,6}))?(?:_(\d{1,6}))?")
 def find(folder: Folder) -> Found:
     """``iter_*`` folders and ``release``; or the folder itself where it is one."""
     found = Found()
-    for name in folder.dirs:
+    for name in (*folder.dirs, *folder.dangling):
         match = _ITER.fullmatch(name)
         if match:
-            found.candidates.append(Candidate(folder.child(name), folder.path, NAME, int(match[1]), tag=name))
+            link = folder.dangling.get(name)
+            found.candidates.append(Candidate(folder.child(name), folder.path, NAME, int(match[1]), name, link=link))
     if "release" in folder.dirs and (TRACKER in folder.files or _is_checkpoint(folder.child("release"))):
         found.candidates.append(Candidate(folder.child("release"), folder.path, NAME, tag="release"))
     if TRACKER in folder.files:
@@ -47,7 +48,7 @@ def _is_checkpoint(path: str) -> bool:
     try:
         inside = read_folder(path)
     except OSError:
-        return False
+        return True  # it must be reported, not overlooked
     return dcp.is_dcp(inside) or "common.pt" in inside.files or any(_RANK_DIR.fullmatch(name) for name in inside.dirs)
 
 
@@ -76,12 +77,10 @@ def _read_tracker(found: Found, folder: Folder) -> None:
 def judge(candidate: Candidate) -> Checkpoint:
     """Valid when the grid of ranks is whole (classic) or DCP's metadata and its shards are there (torch_dist)."""
     judgement = Judgement(candidate)
-    folder = judgement.folder(candidate.path)
+    folder = judgement.open()
     if folder is not None:
         ranks = {name: match for name in folder.dirs if (match := _RANK_DIR.fullmatch(name))}
-        if folder.empty:
-            judgement.problem("is an empty folder")
-        elif ranks:
+        if ranks:
             _judge_classic(judgement, folder, ranks)
         elif dcp.is_dcp(folder) or "metadata.json" in folder.files or "common.pt" in folder.files:
             _judge_distributed(judgement, folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 from aistation_slurm.checkpoints.folder import Folder, plain, read_folder
 from aistation_slurm.checkpoints.judgement import Judgement
@@ -18,7 +19,7 @@ from aistation_slurm.checkpoints.readers import dcp, lightning
 __all__ = ["NAME", "find", "judge"]
 
 NAME = "nemo"
-_NAMED = re.compile(r".+--.*=.*step=\d.*|.*consumed_samples=.*step=.*|.*step=.*consumed_samples=.*")
+_NAMED = re.compile(r".+--[\w.]+=.*|.*consumed_samples=.*")
 _RANK_DIR = re.compile(r"mp_rank_\d{1,6}|tp_rank_\d{1,6}(?:_pp_rank_\d{1,6})?")
 _UNFINISHED = "-unfinished"
 
@@ -37,11 +38,12 @@ def find(folder: Folder) -> Found:
             continue  # reported when its checkpoints are judged
     found = Found()
     for name in sorted(names):
-        if not name.endswith(".ckpt") and name in folder.files:
+        if not name.endswith(".ckpt") and (name in folder.files or not re.search(r"step=|-last$", name)):
             continue
         found.candidates.append(_candidate(folder, name))
         if name in folder.dangling:
             found.warnings.append(f"{plain(name)} is a dangling link to {plain(folder.dangling[name])}")
+    lightning.read_steps(found)
     return found
 
 
@@ -52,18 +54,9 @@ def _rank_folders(folder: Folder) -> list[str]:
 def _candidate(folder: Folder, name: str) -> Candidate:
     stem = name[: -len(".ckpt")] if name.endswith(".ckpt") else name
     markers = {name + _UNFINISHED, stem + _UNFINISHED} & folder.files
-    last = stem.endswith("-last")  # of two with one step, NeMo itself resumes from -last
-    return Candidate(
-        folder.child(name),
-        folder.path,
-        NAME,
-        lightning.name_step(stem),
-        tag=name,
-        family="last" if last else "",
-        number=int(last),
-        link=folder.dangling.get(name),
-        unfinished=min(markers, default=""),
-    )
+    last = stem.endswith("-last")  # of two with one step or epoch, NeMo itself resumes from -last
+    plain_name = lightning.named(folder, name, NAME)
+    return replace(plain_name, number=2 * plain_name.number + int(last), unfinished=min(markers, default=""))
 
 
 def judge(candidate: Candidate) -> Checkpoint:
