@@ -23,8 +23,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <slurm/slurm.h>
-#include <slurm/slurm_errno.h>
 #include <slurm/spank.h>
 
 #define EXPORTED __attribute__((visibility("default")))
