@@ -46,8 +46,10 @@ def test_a_job_with_some_gpus_is_judged_by_its_own(cluster: Cluster) -> None:
         cluster.inject(name, gpu_lost(7))
     job_id = cluster.submit(SHORT, "--nodes=1", "--gpus-per-node=4", "--ais-resume", user="alice")
     cluster.wait_job(job_id, "COMPLETED", timeout=60)
-    assert cluster.show_job(job_id)["Restarts"] == "0"
-    assert not any("DRAIN" in cluster.node(name)["flags"] for name in cluster.names)
+    # its epilog reads the node again and may well drain it for the other GPU, but this job was neither refused nor moved
+    job = cluster.show_job(job_id)
+    assert job["Restarts"] == "0"
+    assert len(expand(job["NodeList"])) == 1
 
 
 def test_a_job_held_by_its_user_stays_held(cluster: Cluster) -> None:
