@@ -16,7 +16,6 @@
  */
 #define _GNU_SOURCE
 #include <ctype.h>
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
