@@ -115,6 +115,7 @@ def requeue_attempt(
         log.info("job %s no longer runs here in the attempt that met the fault; left alone", seen.argument)
         return False
     if now.requeue is False:
+        done.add(attempt)
         log.info("job %s asked not to be requeued (--no-requeue); left alone", seen.argument)
         return False
     leader = now
@@ -122,14 +123,13 @@ def requeue_attempt(
         # Slurm requeues a heterogeneous job as a whole, through its first component
         leader = client.job(now.het_job_id) or now
     done.add(attempt)
+    if note:
+        _tell_watchdog(client, now, tags.fault_text(note, node, seen.start_time))
     if monotonic() - asked > MAX_LOOK_AGE_S:
         done.discard(attempt)
         log.warning("job %s: the controller is slow, so this look is too old to act on; looking again", seen.argument)
         return False
     try:
-        if note:
-            fault = tags.fault_text(note, node, seen.start_time)
-            client.update_job(now, AdminComment=tags.tag_with(now.admin_comment, {"fault": fault}))
         client.requeue(leader)
     except SlurmRefused as exc:
         log.warning("job %s: Slurm refused the requeue: %s", seen.argument, exc)
@@ -140,3 +140,11 @@ def requeue_attempt(
         raise
     log.warning("job %s requeued (attempt started at %d)", seen.argument, seen.start_time)
     return True
+
+
+def _tell_watchdog(client: SlurmClient, job: Job, fault: str) -> None:
+    """Leave the fault in the job's own record. Without it the job is requeued all the same, though perhaps to here."""
+    try:
+        client.update_job(job, AdminComment=tags.tag_with(job.admin_comment, {"fault": fault}))
+    except (SlurmRefused, SlurmUnavailable) as exc:
+        log.warning("job %s: the fault could not be noted for the watchdog: %s", job.argument, exc)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from aistation_slurm.config import Config, load
@@ -81,7 +79,7 @@ class SimNode:
         """A scontrol that notes its arguments, one line each call, NUL-free and in order."""
         script = (
             "#!/bin/sh\n"
-            f"for a in \"$@\"; do printf '<%s>' \"$a\"; done >>{self.folder}/calls; echo >>{self.folder}/calls\n"
+            f'for a in "$@"; do printf \'<%s>\' "$a"; done >>{self.folder}/calls; echo >>{self.folder}/calls\n'
             f"case $* in *show*) {show or ':'}; echo '{shown}' ;; *update*) {update} ;; esac\n"
         )
         path = self.bin / "scontrol"
@@ -106,10 +104,3 @@ class SimNode:
             "SLURMD_NODENAME": "gpu1",
         }
         return {**job, **more, **own}
-
-
-def checks(findings: Sequence[Finding]) -> list[str]:
-    return [f.check for f in findings]
-
-
-assert sys.version_info >= (3, 9)

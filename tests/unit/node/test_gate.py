@@ -203,7 +203,9 @@ def test_an_older_finding_is_looked_at_again_before_it_refuses(node: SimNode) ->
 # ---- the failing path and the controller
 
 
-@pytest.mark.parametrize("shown", ["NodeName=gpu1 State=MIXED+DRAIN Reason=memory test", "NodeName=gpu1 State=DRAINING"])
+@pytest.mark.parametrize(
+    "shown", ["NodeName=gpu1 State=MIXED+DRAIN Reason=memory test", "NodeName=gpu1 State=DRAINING"]
+)
 def test_another_ones_drain_is_not_touched(node: SimNode, shown: str) -> None:
     node.scontrol(shown=shown.replace("DRAINING", "ALLOCATED+DRAIN*"))
     node.write_state(node.finding("gpu.xid", 1))
@@ -398,9 +400,7 @@ def test_a_node_name_that_is_none_is_not_given_to_scontrol(node: SimNode, name: 
     assert node.calls() == []
 
 
-@pytest.mark.parametrize(
-    "gpus", ["", "x", "0-", "-1", "0-99999999999", "9" * 5000, "0,,1", "0-1023", "１", "4", "1-0"]
-)
+@pytest.mark.parametrize("gpus", ["", "x", "0-", "-1", "0-99999999999", "9" * 5000, "0,,1", "0-1023", "１", "4", "1-0"])
 def test_odd_gpu_lists_neither_crash_nor_refuse(node: SimNode, gpus: str) -> None:
     node.write_state()
     ran = gate(node, SLURM_JOB_GPUS=gpus)

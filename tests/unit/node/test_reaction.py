@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+from aistation_slurm.findings import Finding
+from aistation_slurm.node import acted, history, jobs
+from aistation_slurm.node.jobs import JobRecord
+from aistation_slurm.node.reaction import Reaction
+from tests.cluster.faults import xid
+from tests.unit.node.fake_slurm import FakeSlurm, job
+from tests.unit.node.sim import SimNode
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> SimNode:
+    return SimNode(tmp_path)
+
+
+def reaction(node: SimNode, slurm: FakeSlurm, clock: Clock) -> Reaction:
+    slots = {g.pci: g.slot for g in node.hardware.gpus}
+
+    def gres_of(device: str) -> Optional[int]:
+        return slots.get(device)
+
+    return Reaction(node.config, "gpu1", "boot", slurm, gres_of, clock)
+
+
+def test_drain_first_then_requeue(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job())
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=False)
+    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.lost GPU3 ")
+    changes = [c for c in slurm.calls if c.split()[0] in ("drain", "requeue")]
+    assert changes == ["drain gpu1", "requeue 7"]
+
+
+def test_each_finding_is_acted_on_once(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job())
+    react = reaction(node, slurm, clock)
+    for _ in range(5):
+        react.see([node.finding("gpu.lost", 3)], complete=True)
+    assert (len(slurm.made("drain")), len(slurm.made("requeue"))) == (1, 1)
+
+
+def test_an_administrator_who_gives_the_node_back_is_not_argued_with(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job())
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
+    slurm.set_node("gpu1", "")
+    for react in (reaction(node, slurm, clock), reaction(node, slurm, clock)):  # also after restarts of the agent
+        react.see([node.finding("gpu.lost", 3)], complete=True)
+    assert len(slurm.made("drain")) == 1
+
+
+def test_a_fault_that_comes_again_is_new(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm()
+    react = reaction(node, slurm, clock)
+    react.see([node.finding("gpu.lost", 3)], complete=True)
+    react.see([], complete=True)
+    slurm.set_node("gpu1", "")
+    react.see([node.finding("gpu.lost", 3)], complete=True)
+    assert len(slurm.made("drain")) == 2
+
+
+def test_an_urgent_look_does_not_forget_what_it_did_not_cover(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm()
+    react = reaction(node, slurm, clock)
+    react.see([node.finding("gpu.ecc_uncorrectable", 3)], complete=True)
+    react.see([], complete=False)
+    react.see([node.finding("gpu.ecc_uncorrectable", 3)], complete=True)
+    assert len(slurm.made("drain")) == 1
+
+
+def test_another_ones_drain_stays_and_the_jobs_get_away(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job())
+    slurm.set_node("gpu1", "memory test tomorrow")
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.by_name["gpu1"].reason == "memory test tomorrow"
+    assert slurm.made("requeue") == ["requeue 7"]
+    # the node's reason does not tell the watchdog what happened, so the job's own record does
+    assert slurm.made("update") == ["update 7 [ais resume=auto max=3 fault=gpu.lost@gpu1@1000]"]
+
+
+def test_nothing_is_requeued_to_a_node_that_could_not_be_drained(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job())
+
+    def no_drain(call: str) -> None:
+        slurm.down = call.startswith("drain")
+
+    slurm.hook = no_drain
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.made("requeue") == []
+
+
+def test_a_controller_that_is_down_is_tried_again_and_said_once(
+    node: SimNode, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = FakeSlurm(job())
+    slurm.down = True
+    react = reaction(node, slurm, clock)
+    with caplog.at_level(logging.WARNING):
+        react.see([node.finding("gpu.lost", 3)], complete=True)
+        asked = len(slurm.calls)
+        react.act()
+        assert len(slurm.calls) == asked, "not before it is time"
+        for _ in range(20):
+            clock.now += 31
+            react.act()
+    assert len([r for r in caplog.records if "did not answer" in r.message]) == 1
+    assert 10 <= len(slurm.calls) - asked <= 21
+    slurm.down = False
+    clock.now += 31
+    react.act()
+    assert slurm.by_name["gpu1"].drained
+    assert slurm.made("requeue") == ["requeue 7"]
+
+
+def test_the_requeue_alone_is_retried_when_the_drain_is_done(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job())
+
+    def no_requeue(call: str) -> None:
+        slurm.down = call.startswith("requeue")
+
+    slurm.hook = no_requeue
+    react = reaction(node, slurm, clock)
+    react.see([node.finding("gpu.lost", 3)], complete=True)
+    slurm.hook, slurm.down = None, False
+    clock.now += 31
+    react.act()
+    assert len(slurm.made("drain")) == 1
+    assert slurm.by_id[7].state == "PENDING"
+
+
+def test_a_job_beside_the_lost_gpu_goes_on(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job(7), job(8))
+    jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset({0, 1}), "auto", 1.0))
+    jobs.write(str(node.run), JobRecord(8, 20001, 0, frozenset({2, 3}), "auto", 1.0))
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.made("requeue") == ["requeue 8"]
+
+
+def test_a_fault_of_the_whole_node_concerns_every_job(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job(7), job(8))
+    jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset({0, 1}), "auto", 1.0))
+    hang = Finding("gpu.driver_hang", node.finding("x", 0).status, "NVIDIA driver", "blocked for 40 s")
+    reaction(node, slurm, clock).see([hang], complete=True)
+    assert sorted(slurm.made("requeue")) == ["requeue 7", "requeue 8"]
+
+
+def test_requeue_can_be_switched_off(tmp_path: Path, clock: Clock) -> None:
+    node = SimNode(tmp_path, agent={"requeue": False})
+    slurm = FakeSlurm(job())
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.by_name["gpu1"].drained
+    assert slurm.made("requeue") == []
+
+
+def test_observe_mode_changes_nothing_and_says_all(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = SimNode(tmp_path, agent={"mode": "observe"})
+    slurm = FakeSlurm(job())
+    react = reaction(node, slurm, clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            react.see([node.finding("gpu.lost", 3)], complete=True)
+            clock.now += 60
+            react.watch_for_return()
+    assert slurm.calls == ["jobs"]
+    said = [r.message for r in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("observe mode: would drain gpu1: ais:gpu.lost GPU3")
+    assert said[1] == "observe mode: would requeue 7"
+
+
+def test_an_open_breaker_holds_everything_until_it_expires(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job())
+    node.run.mkdir()
+    (node.run / "breaker").write_text(f"open {time.time() + 600:.0f} 40 of 64 nodes")
+    react = reaction(node, slurm, clock)
+    react.see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.calls == []
+    (node.run / "breaker").write_text(f"open {time.time() - 1:.0f} 40 of 64 nodes")
+    clock.now += 60
+    react.act()
+    assert slurm.by_name["gpu1"].drained
+
+
+def test_more_findings_while_waiting_do_not_change_the_reason(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm()
+    slurm.down = True
+    react = reaction(node, slurm, clock)
+    react.see([node.finding("gpu.xid", 2)], complete=False)
+    slurm.down = False
+    react.see([node.finding("gpu.lost", 1), node.finding("gpu.xid", 2)], complete=True)
+    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.xid GPU2 ")
+    assert acted.read(str(node.run)) == {
+        (f.check, f.subject) for f in (node.finding("gpu.xid", 2), node.finding("gpu.lost", 1))
+    }
+
+
+def test_a_node_given_back_starts_with_a_clean_kernel_log(node: SimNode, clock: Clock) -> None:
+    node.inject(xid(2, 64))
+    slurm = FakeSlurm()
+    react = reaction(node, slurm, clock)
+    react.see([node.finding("gpu.xid", 2)], complete=True)
+    assert [e.xid for e in history.events(node.config)] == [64]
+    clock.now += 60
+    react.watch_for_return()
+    assert [e.xid for e in history.events(node.config)] == [64], "it is still drained"
+    slurm.set_node("gpu1", "")
+    clock.now += 60
+    react.watch_for_return()
+    assert history.events(node.config) == []
+    node.inject(xid(2, 95))
+    assert [e.xid for e in history.events(node.config)] == [95]
+    react.see([node.finding("gpu.xid", 2)], complete=True)
+    assert len(slurm.made("drain")) == 2
