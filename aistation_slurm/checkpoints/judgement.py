@@ -53,7 +53,7 @@ class Judgement:
             return read_folder(path)
         except OSError as exc:
             self._unreadable = True
-            self.problem(f"{self._name(path)} cannot be read ({exc.strerror or exc})")
+            self.problem(f"{self._name(path)} cannot be read ({exc.strerror or exc})".strip())
             return None
 
     def data(self, path: str) -> FileVerdict:
@@ -86,14 +86,14 @@ class Judgement:
     def _note(self, path: str, verdict: FileVerdict) -> None:
         if verdict.grade is Grade.TORN:
             self._unreadable = self._unreadable or "cannot be read" in verdict.why
-            self.problem(f"{self._name(path)} {verdict.why}")
+            self.problem(f"{self._name(path)} {verdict.why}".strip())
         elif verdict.grade is not Grade.CONTENT:
-            self._doubts.append((verdict.grade, f"{self._name(path)} {verdict.why}"))
+            self._doubts.append((verdict.grade, f"{self._name(path)} {verdict.why}".strip()))
 
     def _name(self, path: str) -> str:
         base = self.candidate.path
         if path == base:
-            return "it"
+            return ""
         inside = path[len(base) + 1 :] if path.startswith(base + "/") else path.rpartition("/")[2]
         return plain(inside)
 

@@ -29,7 +29,7 @@ def command() -> None:
 
 
 @command.command("inspect")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--framework", type=click.Choice(FRAMEWORKS), default="auto", show_default=True, help="Layout to look for."
 )
