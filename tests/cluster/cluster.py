@@ -223,23 +223,27 @@ class Cluster(Fleet):
     # ---- AIStation's daemons ------------------------------------------------------------------------------------
 
     def _start_suite(self) -> None:
+        """Start the daemons that the repository has. Raises ClusterError, with its words, where one ends at once."""
+        signs: dict[str, Path] = {}  # daemon -> file that shows it is up
         if suite.has_command("watchdog"):
             self.start_watchdog()
+            signs["watchdog"] = self.disk(CONTROLLER) / "var/lib/aistation/journal.db"
         else:
             self.notes.append("no watchdog runs: aistation_slurm/cli/watchdog.py does not exist")
-        if not suite.has_command("agent"):
+        if suite.has_command("agent"):
+            for name in self.names:
+                self.start_agent(name)
+                signs[f"agent.{name}"] = Path(f"/proc/{self.host(name).pid}/root/run/aistation/state")
+        else:
             self.notes.append("no agents run: aistation_slurm/cli/agent.py does not exist")
-            return
-        for name in self.names:
-            self.start_agent(name)
-        try:
-            self.wait_for(lambda: all(map(self._agent_is_up, self.names)), 30, "")
-        except ClusterError:
-            late = [name for name in self.names if not self._agent_is_up(name)]
-            self.notes.append(f"no node state (/run/aistation/state) on {', '.join(late)}; see logs('agent.{late[0]}')")
+        for daemon, sign in signs.items():
+            self._await_daemon(daemon, sign)
 
-    def _agent_is_up(self, name: str) -> bool:
-        return Path(f"/proc/{self.host(name).pid}/root/run/aistation/state").exists()
+    def _await_daemon(self, daemon: str, sign: Path) -> None:
+        service = self._services[daemon]
+        self.wait_for(lambda: sign.exists() or not service.alive, 60, f"{daemon} to make {sign.name}")
+        if not service.alive:
+            raise ClusterError(f"{daemon} ended with code {service.process.returncode}:\n{self.logs(daemon)[-2000:]}")
 
     def start_agent(self, name: str) -> None:
         """`aistation agent` on a node; from now on also after each boot of that node."""
