@@ -10,7 +10,7 @@ from enum import Enum
 from aistation_slurm.findings import is_our_reason
 from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node
-from aistation_slurm.slurm.decode import gpu_indices
+from aistation_slurm.slurm.gres import gpu_indices
 
 __all__ = ["Attempt", "Cause", "Verdict", "attribute", "bad_nodes"]
 

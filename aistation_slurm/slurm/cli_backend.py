@@ -1,93 +1,153 @@
-"""Slurm through its own commands: ``squeue --json``, ``sinfo --json`` or ``scontrol show node``, ``scontrol``."""
+"""Slurm through its own commands. JSON where the installed command prints it, ``scontrol show`` text elsewhere.
+
+Which form a command has is found out once per process and kept: ``scontrol --json`` came with 23.02, ``sinfo --json``
+lists nodes only up to 22.05, and either needs a plugin that a distribution may have left out.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.config import Slurm
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
-from aistation_slurm.slurm import decode, hostlist
+from aistation_slurm.slurm import decode, hostlist, record
 from aistation_slurm.slurm.client import Job, Node
 from aistation_slurm.slurm.command import run
 
-__all__ = ["CliBackend"]
+__all__ = ["CliBackend", "Runner"]
+
+log = logging.getLogger(__name__)
+
+Runner = Callable[..., str]
+"""Signature of :func:`aistation_slurm.slurm.command.run`."""
 
 _GONE = ("Invalid job id", "Invalid job array specification")
+_NO_JSON = ("unrecognized option", "Unable to find plugin", "invalid option", "serializer/json", "and no message")
+_NO_JOBS = ("No jobs in the system", "slurm_load_jobs error: Invalid job id specified")
 
 
 class CliBackend:
-    """One object per process; keeps nothing between calls but the cluster's name."""
+    """One object per process; keeps nothing between calls but the cluster's name and the forms that work."""
 
-    def __init__(self, settings: Slurm) -> None:
+    def __init__(self, settings: Slurm, runner: Runner = run) -> None:
+        """runner: starts one command; replaced in tests by one that answers with recorded text."""
         self._settings = settings
+        self._runner = runner
         self._cluster = ""
+        self._jobs_as_text = False
+        self._node_form = 0
 
     def _run(self, command: str, *arguments: str) -> str:
         path = str(Path(self._settings.bin_dir) / command)
-        return run([path, *arguments], timeout_s=self._settings.timeout_s, conf=self._settings.conf)
+        return self._runner([path, *arguments], timeout_s=self._settings.timeout_s, conf=self._settings.conf)
 
     # ---- reading
 
     def jobs(self) -> list[Job]:
         """One RPC. Every state: a job that failed a minute ago is as interesting as one that runs."""
-        return decode.jobs_from_json(self._run("squeue", "--all", "--states=all", "--json"))
+        if not self._jobs_as_text:
+            try:
+                return decode.jobs_from_json(self._run("squeue", "--all", "--states=all", "--json"))
+            except (SlurmUnavailable, SlurmRefused) as exc:
+                if not _lacks_json(exc):
+                    raise
+                log.warning("%s; reading scontrol's text instead", exc)
+                self._jobs_as_text = True
+        return self._jobs_of_text("scontrol", "show", "job")
+
+    def _jobs_of_text(self, *command: str) -> list[Job]:
+        try:
+            text = self._run(*command)
+        except SlurmRefused as exc:
+            if any(said in str(exc) for said in _NO_JOBS + _GONE):
+                return []
+            raise
+        found = record.jobs_from_text(text)
+        if not found and "No jobs in the system" not in text:
+            raise SlurmUnavailable(f"{' '.join(command)} printed no job and did not say that there is none")
+        return found
 
     def job(self, job_id: int) -> Optional[Job]:
-        """One RPC more than :meth:`jobs`, for what JSON of 22.05 lacks: whether the job may be requeued."""
-        found = next((job for job in self.jobs() if job.job_id == job_id), None)
-        if found is None or found.requeue is not None:
-            return found
-        try:
-            fields = decode.record_fields(self._run("scontrol", "show", "job", str(job_id)))
-        except SlurmRefused as exc:
-            if any(text in str(exc) for text in _GONE):
-                return None
-            raise
-        return replace(
-            found,
-            requeue=fields.get("Requeue") == "1",
-            batch=fields.get("BatchFlag") != "0",
-            reason=fields.get("Reason", found.reason),
-        )
+        """One RPC; versions before 24.05 ignore the id with ``--json`` and print every job."""
+        if self._jobs_as_text:
+            rows = self._jobs_of_text("scontrol", "show", "job", str(job_id))
+        else:
+            try:
+                rows = decode.jobs_from_json(self._run("squeue", "--all", "--states=all", "--json", f"--jobs={job_id}"))
+            except (SlurmUnavailable, SlurmRefused) as exc:
+                if any(said in str(exc) for said in _GONE):
+                    return None
+                if not _lacks_json(exc):
+                    raise
+                self._jobs_as_text = True
+                return self.job(job_id)
+        return next((job for job in rows if job.job_id == job_id), None)
 
     def nodes(self, names: Sequence[str] = ()) -> list[Node]:
-        """``sinfo --json`` for all (one RPC); ``scontrol show node`` for a few, which any version prints."""
-        if not names:
-            return decode.nodes_from_json(self._run("sinfo", "--all", "--json"))
-        text = self._run("scontrol", "show", "node", hostlist.fold(names))
-        records = [r for r in re.split(r"\n\s*\n", text) if r.strip()]
-        found = [decode.node_from_text(r) for r in records if "NodeName=" in r]
+        """All (one RPC), or those named, through ``scontrol show node``, which every version prints."""
+        if names:
+            return self._nodes_of_text(hostlist.fold(names))
+        forms: list[Callable[[], list[Node]]] = [
+            lambda: decode.nodes_from_json(self._run("sinfo", "--all", "--json"), "sinfo --json"),
+            lambda: decode.nodes_from_json(self._run("scontrol", "show", "nodes", "--json"), "scontrol --json"),
+            self._nodes_of_text,
+        ]
+        while True:
+            try:
+                return forms[self._node_form]()
+            except (SlurmUnavailable, SlurmRefused) as exc:
+                other = "printed no JSON with 'nodes'" in str(exc)  # sinfo since 23.11 prints partitions' rows
+                if self._node_form + 1 == len(forms) or not (other or _lacks_json(exc)):
+                    raise
+                self._node_form += 1
+
+    def _nodes_of_text(self, *names: str) -> list[Node]:
+        found = record.nodes_from_text(self._run("scontrol", "show", "node", *names))
         if not found:
-            raise SlurmUnavailable(f"scontrol show node {hostlist.fold(names)} printed no node")
+            raise SlurmUnavailable(f"scontrol show node {' '.join(names)} printed no node".replace("  ", " "))
         return found
 
     def cluster_name(self) -> str:
+        """ClusterName, asked once."""
         if not self._cluster:
             text = self._run("scontrol", "show", "config")
             match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
-            self._cluster = match.group(1) if match else "unknown"
+            if match is None:
+                raise SlurmUnavailable("scontrol show config printed no ClusterName")
+            self._cluster = match.group(1)
         return self._cluster
 
     # ---- changing
 
     def drain(self, node: str, reason: str) -> None:
+        """Two RPCs would be needed to look first; that is the caller's part (node/drain.py)."""
         self._run("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
     def resume(self, node: str) -> None:
+        """Clears DRAIN and the reason."""
         self._run("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def requeue(self, job: Job) -> None:
+        """``scontrol requeue``; SlurmRefused "Job is pending execution" when it is in the queue already."""
         self._run("scontrol", "requeue", job.argument)
 
     def release(self, job: Job) -> None:
+        """``scontrol release``."""
         self._run("scontrol", "release", job.argument)
 
     def hold(self, job: Job) -> None:
-        self._run("scontrol", "hold", job.argument)
+        """``scontrol uhold``: a hold that the job's owner may release."""
+        self._run("scontrol", "uhold", job.argument)
 
     def update_job(self, job: Job, **fields: str) -> None:
+        """``scontrol update JobId=``; one wrong field (an unknown node in ExcNodeList) fails all of them."""
         self._run("scontrol", "update", f"JobId={job.argument}", *(f"{key}={value}" for key, value in fields.items()))
+
+
+def _lacks_json(exc: Exception) -> bool:
+    """The command has no JSON in this build; the controller is not at fault."""
+    return any(text in str(exc) for text in _NO_JSON)

@@ -33,6 +33,7 @@ class Job:
     user_name: str = ""
     partition: str = ""
     nodes: tuple[str, ...] = ()
+    required_nodes: tuple[str, ...] = ()
     excluded_nodes: tuple[str, ...] = ()
     start_time: Optional[int] = None
     eligible_time: Optional[int] = None

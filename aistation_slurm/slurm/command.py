@@ -13,18 +13,24 @@ from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 
 __all__ = ["run"]
 
+KILL_WAIT_S = 2.0
+"""A killed command that does not go (state D) is left to init after this long."""
+
 # What Slurm's client commands print when the controller, or the way to it, is at fault and not the request.
 _UNREACHABLE = (
     "Unable to contact slurm controller",
+    "Unexpected message received",  # scontrol 22.05 after its retries, with slurmctld down
     "Socket timed out",
     "Connection refused",
     "connect failure",
     "Zero Bytes were transmitted",
     "Unable to establish controller machine",
+    "Unable to establish configuration source",
     "Unable to process configuration file",
     "Could not establish a configuration source",
     "Protocol authentication error",
     "Munged communication error",
+    "If munged is up",
     "standby mode",
     "Unable to find plugin",
     "unrecognized option",
@@ -34,8 +40,9 @@ _UNREACHABLE = (
 def run(argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[dict[str, str]] = None) -> str:
     """Run one Slurm command and return its standard output.
 
-    Raises SlurmUnavailable (no such command, no slurm.conf, no answer within ``timeout_s`` seconds) and SlurmRefused
-    (the controller answered and said no). The whole process group ends with the command.
+    Raises SlurmUnavailable (no such command, no slurm.conf, no answer within ``timeout_s`` seconds; whether a change was
+    made is then not known) and SlurmRefused (the controller answered and said no). The whole process group ends with the
+    command.
     """
     environment = {**(env if env is not None else os.environ), "LC_ALL": "C"}
     if conf:
@@ -54,20 +61,30 @@ def run(argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[
         )
     except OSError as exc:
         raise SlurmUnavailable(f"cannot start {argv[0]}: {exc.strerror}; is Slurm's client package installed?") from exc
-    with process:
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        except BaseException as exc:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            if isinstance(exc, subprocess.TimeoutExpired):
-                raise SlurmUnavailable(f"{name} did not answer within {timeout_s:g} s") from exc
-            raise
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except BaseException as exc:
+        _end(process)
+        if isinstance(exc, subprocess.TimeoutExpired):
+            raise SlurmUnavailable(f"{name} did not answer within {timeout_s:g} s") from exc
+        raise
     if process.returncode == 0:
         return out
     said = " ".join((err or out).split()) or f"exit code {process.returncode} and no message"
     if process.returncode < 0 or any(text in said for text in _UNREACHABLE):
         raise SlurmUnavailable(f"{name}: {said}")
     raise SlurmRefused(f"{' '.join([name, *argv[1:]])}: {said}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill the group; wait for it, but not for ever."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    try:
+        process.communicate(timeout=KILL_WAIT_S)
+    except subprocess.TimeoutExpired:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()

@@ -1,4 +1,4 @@
-"""Slurm's JSON and text of any version, decoded into the records of :mod:`aistation_slurm.slurm.client`.
+"""Slurm's JSON of any version, decoded into the records of :mod:`aistation_slurm.slurm.client`.
 
 Shapes that differ (found in the releases' own output): job and node state are one string up to 23.02 and a list after;
 22.05 keeps node flags in ``state_flags`` with a lower-case state; numbers are plain up to 22.05 and
@@ -7,9 +7,7 @@ Shapes that differ (found in the releases' own output): job and node state are o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Optional
 
 import msgspec
@@ -17,14 +15,11 @@ import msgspec
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job, Node
+from aistation_slurm.slurm.states import JOB_FLAGS, split_state
 
-__all__ = ["gpu_indices", "jobs_from_json", "node_from_text", "nodes_from_json", "number", "split_state"]
+__all__ = ["job_from_mapping", "jobs_from_json", "nodes_from_json", "number"]
 
 NO_VAL = 0xFFFFFFFE
-_JOB_FLAGS = frozenset(
-    {"COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "SIGNALING", "SPECIAL_EXIT"}
-    | {"STAGE_OUT", "STOPPED", "REVOKED", "RECONFIG_FAIL", "POWER_UP_NODE", "LAUNCH_FAILED", "UPDATE_DB", "EXPEDITING"}
-)
 
 
 def number(value: Any) -> Optional[int]:
@@ -46,32 +41,30 @@ def _time(value: Any) -> Optional[int]:
     return number(value) or None
 
 
-def split_state(value: Any, flags: Any = None, known_flags: frozenset[str] = frozenset()) -> tuple[str, frozenset[str]]:
-    """Base state and flags from ``"IDLE+DRAIN"``, ``"DOWN*+DRAIN"``, ``"idle"`` with a flag list, or a list."""
-    parts: list[str] = []
-    for item in value if isinstance(value, (list, tuple)) else [value]:
-        parts += str(item or "").upper().split("+")
-    marks: set[str] = {str(f).upper() for f in flags or ()}
-    names: list[str] = []
-    for part in parts:
-        name = part.rstrip("*~#!%$@^-")
-        if "*" in part[len(name) :]:
-            marks.add("NOT_RESPONDING")
-        if name:
-            names.append(name)
-    base = next((n for n in names if n not in known_flags), "UNKNOWN")
-    marks.update(n for n in names if n != base)
-    return base, frozenset(marks)
-
-
 def _load(text: str, key: str, command: str) -> list[dict[str, Any]]:
-    """The list under ``key``. Empty or broken output is an error, never "none"."""
+    """The list under ``key``. Empty or broken output is an error, never "none".
+
+    So is a filled ``errors`` list: with slurmctld down, 22.05 ends with code 0, an empty list and the error in there.
+    """
     try:
-        found = msgspec.json.decode(text)[key]
-    except (msgspec.DecodeError, KeyError, TypeError) as exc:
+        whole = msgspec.json.decode(text)
+        found = whole[key]
+        errors = whole.get("errors")
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as exc:
         what = "printed nothing" if not text.strip() else f"printed no JSON with {key!r}"
         raise SlurmUnavailable(f"{command} {what}; this says nothing about {key}") from exc
+    if errors:
+        said = "; ".join(_error_text(e) for e in errors) if isinstance(errors, list) else str(errors)
+        raise SlurmUnavailable(f"{command}: {said}; is slurmctld running?")
+    if not isinstance(found, list):
+        raise SlurmUnavailable(f"{command} printed {key!r} as {type(found).__name__}, expected a list")
     return [row for row in found if isinstance(row, dict)]
+
+
+def _error_text(error: Any) -> str:
+    if not isinstance(error, Mapping):
+        return str(error)
+    return str(error.get("description") or error.get("error") or error)
 
 
 def jobs_from_json(text: str, command: str = "squeue --json") -> list[Job]:
@@ -81,7 +74,7 @@ def jobs_from_json(text: str, command: str = "squeue --json") -> list[Job]:
 
 def job_from_mapping(row: Mapping[str, Any]) -> Job:
     """One element of the ``jobs`` list."""
-    state, flags = split_state(row.get("job_state"), known_flags=_JOB_FLAGS)
+    state, flags = split_state(row.get("job_state"), known_flags=JOB_FLAGS)
     code, signal = _exit(row)
     array_id = number(row.get("array_job_id"))
     limit = number(row.get("time_limit"))
@@ -98,6 +91,7 @@ def job_from_mapping(row: Mapping[str, Any]) -> Job:
         user_name=str(row.get("user_name") or ""),
         partition=str(row.get("partition") or ""),
         nodes=_nodes(row.get("nodes")),
+        required_nodes=_nodes(row.get("required_nodes")),
         excluded_nodes=_nodes(row.get("excluded_nodes")),
         start_time=_time(row.get("start_time")),
         eligible_time=_time(row.get("eligible_time")),
@@ -152,8 +146,7 @@ def _exit(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _nodes(value: Any) -> tuple[str, ...]:
-    text = str(value or "")
-    return () if text in ("", "(null)", "None assigned") else tuple(hostlist.expand(text))
+    return tuple(hostlist.expand(",".join(map(str, value)) if isinstance(value, list) else str(value or "")))
 
 
 def nodes_from_json(text: str, command: str = "sinfo --json") -> list[Node]:
@@ -170,79 +163,10 @@ def nodes_from_json(text: str, command: str = "sinfo --json") -> list[Node]:
                 reason_user=str(row.get("reason_set_by_user") or ""),
                 reason_time=_time(row.get("reason_changed_at")),
                 boot_time=_time(row.get("boot_time")),
-                slurmd_start_time=_time(row.get("slurmd_start_time", row.get("last_busy"))),
+                slurmd_start_time=_time(row.get("slurmd_start_time")),
                 partitions=tuple(str(p) for p in row.get("partitions") or ()),
                 comment=str(row.get("comment") or ""),
                 gres=str(row.get("gres") or ""),
             )
         )
-    return found
-
-
-_REASON = re.compile(r"^(?P<text>.*) \[(?P<user>[^@\]]*)@(?P<time>[^\]]*)\]$")
-
-
-def node_from_text(text: str) -> Node:
-    """One record of ``scontrol show node`` (the form of several lines; values may hold blanks and ``=``)."""
-    fields = record_fields(text)
-    state, flags = split_state(fields.get("State"))
-    reason = fields.get("Reason", "")
-    match = _REASON.match(reason)
-    when = None
-    if match:
-        try:
-            when = int(datetime.fromisoformat(match.group("time")).timestamp())
-        except ValueError:
-            when = None
-    return Node(
-        name=fields.get("NodeName", ""),
-        state=state,
-        flags=flags,
-        reason=match.group("text") if match else reason,
-        reason_user=match.group("user") if match else "",
-        reason_time=when,
-        comment=fields.get("Comment", ""),
-        gres=fields.get("Gres", ""),
-        extra=fields,
-    )
-
-
-# Keys whose value runs to the end of its line, blanks and "=" included.
-_WHOLE_LINE = frozenset(
-    {"Reason", "OS", "Comment", "AdminComment", "SystemComment", "Extra", "Command", "WorkDir"}
-    | {"StdErr", "StdIn", "StdOut"}
-)
-
-
-def record_fields(text: str) -> dict[str, str]:
-    """``Key=value`` pairs of one scontrol record, reading long values to the end of their line.
-
-    The one-line form (``-o``) is ambiguous by construction and is not meant here.
-    """
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        rest = line.strip()
-        while rest:
-            key, sep, after = rest.partition("=")
-            if not sep:
-                break
-            key = key.split()[-1] if key.split() else key
-            if key in _WHOLE_LINE:
-                fields.setdefault(key, after.rstrip())
-                break
-            match = re.search(r"\s+(?=[A-Za-z][\w:/-]*=)", after)
-            fields.setdefault(key, (after[: match.start()] if match else after).strip())
-            rest = after[match.end() :] if match else ""
-    return fields
-
-
-def gpu_indices(detail: str) -> list[int]:
-    """GPU indices of one ``gres_detail`` text: ``gpu:h100:3(IDX:0,3,5)`` -> [0, 3, 5]; ``(S:..)`` lists sockets."""
-    match = re.search(r"\(IDX:([\d,-]+)\)", detail)
-    if not match:
-        return []
-    found: list[int] = []
-    for part in match.group(1).split(","):
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
     return found

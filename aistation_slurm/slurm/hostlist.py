@@ -32,7 +32,7 @@ def expand(text: str) -> list[str]:
     text = text.strip()
     if text in ("", "(null)", "None assigned", "None"):
         return found
-    for piece in _pieces(re.sub(r"\s*\n\s*", ",", text)):
+    for piece in _pieces(re.sub(r"\s*[\r\n]\s*", ",", text)):
         found += _expand_piece(piece, text)
         if len(found) > MAX_HOSTS:
             raise HostlistError(f"{text[:60]!r} has more than {MAX_HOSTS} names")
@@ -59,61 +59,76 @@ def _pieces(text: str) -> list[str]:
 
 
 def _expand_piece(piece: str, whole: str) -> list[str]:
-    match = re.search(r"\[([^\]]*)\]", piece)
-    if match is None:
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", piece):
-            raise HostlistError(f"{whole!r}: {piece!r} is not a node name")
-        return [piece]
-    head, tail = piece[: match.start()], piece[match.end() :]
-    names: list[str] = []
-    for item in match.group(1).split(","):
-        bounds = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
-        if bounds is None:
-            raise HostlistError(f"{whole!r}: {item!r} inside brackets is neither a number nor a range like 1-8")
-        low, high = bounds.group(1), bounds.group(2) or bounds.group(1)
-        if int(high) < int(low):
-            raise HostlistError(f"{whole!r}: range {item!r} runs backward")
-        if int(high) - int(low) >= MAX_HOSTS:
-            raise HostlistError(f"{whole!r}: range {item!r} has more than {MAX_HOSTS} names")
-        names += [f"{head}{n:0{len(low)}d}" for n in range(int(low), int(high) + 1)]
-    return [name for each in names for name in (_expand_piece(each + tail, whole) if "[" in tail else [each + tail])]
+    """``r[1-2]n[1-2]`` -> r1n1, r1n2, r2n1, r2n2. Slurm takes no text after the last bracket."""
+    names = [""]
+    rest = piece
+    while "[" in rest:
+        head, _, rest = rest.partition("[")
+        inside, _, rest = rest.partition("]")
+        numbers = [number for item in inside.split(",") for number in _range(item, whole)]
+        if len(names) * len(numbers) > MAX_HOSTS:
+            raise HostlistError(f"{whole[:60]!r} has more than {MAX_HOSTS} names")
+        names = [f"{name}{head}{number}" for name in names for number in numbers]
+        if rest and "[" not in rest:
+            raise HostlistError(f"{whole!r}: {rest!r} after the last bracket; Slurm takes no such hostlist")
+    if "[" not in piece:
+        names = [piece]
+    for name in names[:1]:
+        if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*", name, re.ASCII):
+            raise HostlistError(f"{whole!r}: {name!r} is not a node name")
+    return names
 
 
-def fold(names: Iterable[str], keep_order: bool = False) -> str:
-    """Names as one hostlist, each once: ``["gpu2", "gpu1"]`` -> ``gpu[1-2]``.
+def _range(item: str, whole: str) -> list[str]:
+    """``08-10`` -> 08, 09, 10: the lower bound's width holds."""
+    bounds = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", item.strip())
+    if bounds is None:
+        raise HostlistError(f"{whole!r}: {item!r} inside brackets is neither a number nor a range like 1-8")
+    low, high = bounds.group(1), bounds.group(2) or bounds.group(1)
+    if int(high) < int(low):
+        raise HostlistError(f"{whole!r}: range {item!r} runs backward")
+    if int(high) - int(low) >= MAX_HOSTS:
+        raise HostlistError(f"{whole!r}: range {item!r} has more than {MAX_HOSTS} names")
+    return [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
 
-    Sorted by prefix and number, or in the order given, as ``scontrol show hostlist`` does. Names of different width never
-    share a range: 1 and 01 are different hosts.
+
+def fold(names: Iterable[str]) -> str:
+    """Names as one hostlist, each once: ``["gpu2", "gpu1", "gpu07"]`` -> ``gpu[1-2,07]``.
+
+    Numbers are sorted within a prefix and a width; prefixes and widths keep the order in which they first appear. Names of
+    different width never share a range: 1 and 01 are different hosts.
     """
-    unique = list(dict.fromkeys(names))
-    parts = [_split(name) for name in unique]
-    if not keep_order:
-        parts.sort(key=lambda p: (p[0], len(p[1]) if p[1].startswith("0") else 0, int(p[1] or -1)))
-    groups: list[tuple[str, list[str]]] = []
+    parts = [_split(name) for name in dict.fromkeys(names)]
+    padded = {(prefix, len(digits)) for prefix, digits in parts if digits.startswith("0") and len(digits) > 1}
+    groups: dict[str, dict[int, list[str]]] = {}
     for prefix, digits in parts:
-        if digits and groups and groups[-1][0] == prefix and groups[-1][1]:
-            groups[-1][1].append(digits)
-        else:
-            groups.append((prefix, [digits] if digits else []))
-    return ",".join(f"{prefix}{_ranges(numbers)}" for prefix, numbers in groups)
+        # an unpadded number belongs to the padded series of its width, where there is one: 09, 10
+        width = len(digits) if (prefix, len(digits)) in padded else 0
+        groups.setdefault(prefix, {}).setdefault(width if digits else -1, []).append(digits)
+    found = []
+    for prefix, series in groups.items():
+        if -1 in series:
+            found.append(prefix)
+        runs = [run for width, numbers in series.items() if width >= 0 for run in _runs(sorted(numbers, key=int))]
+        if runs:
+            single = len(runs) == 1 and "-" not in runs[0]
+            found.append(f"{prefix}{runs[0]}" if single else f"{prefix}[{','.join(runs)}]")
+    return ",".join(found)
 
 
 def _split(name: str) -> tuple[str, str]:
-    match = re.fullmatch(r"(.*?)(\d*)", name)
-    return (match.group(1), match.group(2)) if match else (name, "")
+    """A name's prefix and its last number: ``r1n02`` -> ("r1n", "02")."""
+    match = re.fullmatch(r"(.*?)([0-9]{0,18})", name, re.DOTALL)
+    assert match is not None
+    return match.group(1), match.group(2)
 
 
-def _ranges(numbers: list[str]) -> str:
-    """``["1", "2", "3", "05"]`` -> ``[1-3,05]``; one number needs no bracket."""
-    if len(numbers) < 2:
-        return "".join(numbers)
-    runs = [[numbers[0], numbers[0]]]
-    for text in numbers[1:]:
-        last = runs[-1][1]
-        follows = int(text) == int(last) + 1
-        padded = text.startswith("0") or last.startswith("0")
-        if follows and (len(text) == len(last) or not padded):
+def _runs(numbers: list[str]) -> list[str]:
+    """Sorted numbers of one series: ``["1", "2", "3", "7"]`` -> ["1-3", "7"]."""
+    runs: list[list[str]] = []
+    for text in numbers:
+        if runs and int(text) == int(runs[-1][1]) + 1:
             runs[-1][1] = text
         else:
             runs.append([text, text])
-    return "[" + ",".join(low if low == high else f"{low}-{high}" for low, high in runs) + "]"
+    return [low if low == high else f"{low}-{high}" for low, high in runs]
