@@ -26,29 +26,35 @@ class MissingDirectory(CheckpointError):
 
 @dataclass(frozen=True)
 class Folder:
-    """One listing. Links count as what they lead to; dangling: name -> link text; special: FIFOs, sockets, devices."""
+    """One listing. Links count as what they lead to; dangling: name -> link text; special: FIFOs, sockets, devices.
+
+    links: names among dirs and files that are symbolic links.
+    """
 
     path: str
     dirs: frozenset[str]
     files: frozenset[str]
     dangling: dict[str, str]
     special: frozenset[str]
+    links: frozenset[str]
 
     @property
     def empty(self) -> bool:
         return not (self.dirs or self.files or self.dangling or self.special)
 
     def child(self, name: str) -> str:
-        return os.path.join(self.path, name)
+        return f"{self.path}/{name}"  # os.path.join would take a third of the time of choosing among 10,000
 
 
 def read_folder(path: str) -> Folder:
     """List one folder with one pass of scandir. Raises OSError."""
-    dirs, files, special = set(), set(), set()
+    dirs, files, special, links = set(), set(), set(), set()
     dangling: dict[str, str] = {}
     with os.scandir(path) as entries:
         for entry in entries:
             try:
+                if entry.is_symlink():
+                    links.add(entry.name)
                 if entry.is_dir():
                     dirs.add(entry.name)
                 elif entry.is_file():
@@ -59,7 +65,8 @@ def read_folder(path: str) -> Folder:
                     special.add(entry.name)
             except OSError as exc:  # a loop of links, or a name that went away since
                 dangling[entry.name] = plain(exc.strerror or "link loop")
-    return Folder(path, frozenset(dirs), frozenset(files), dangling, frozenset(special))
+    live = frozenset(links - dangling.keys())
+    return Folder(path, frozenset(dirs), frozenset(files), dangling, frozenset(special), live)
 
 
 @dataclass(frozen=True)

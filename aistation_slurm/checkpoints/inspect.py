@@ -176,15 +176,15 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _find_here(folder: Folder, readers: Sequence[Reader]) -> Optional[_Run]:
-    seen: list[_Run] = []
+    tracker_only = None
     for reader in readers:
         found = reader.find(folder)
-        if found.candidates or found.tracker is not None:
-            seen.append(_Run(folder.path, reader, found))
-    if not seen:
-        return None
-    # a tracker without a single checkpoint (left by a copy) must not hide another framework's checkpoints
-    return next((run for run in seen if run.found.candidates), seen[0])
+        if found.candidates:
+            return _Run(folder.path, reader, found)
+        if found.tracker is not None and tracker_only is None:
+            tracker_only = _Run(folder.path, reader, found)
+    # a tracker without a single checkpoint (left by a copy) does not hide another framework's checkpoints
+    return tracker_only
 
 
 def _newest_first(candidates: list[Candidate]) -> list[Candidate]:

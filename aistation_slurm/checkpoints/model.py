@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 __all__ = ["Candidate", "Checkpoint", "Found", "Grade", "Tracker"]
 
@@ -24,8 +24,7 @@ class Grade(IntEnum):
     CONTENT = 3
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A name that follows a framework's convention; nothing inside it was read.
 
     path: absolute. root: the folder that a ``{dir}`` in resume arguments means. step: optimizer steps, None when the

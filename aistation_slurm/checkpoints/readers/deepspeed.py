@@ -55,7 +55,7 @@ def find(folder: Folder) -> Found:
     if latest is None and not any(_may_hold_states(folder.child(tag)) for tag in _newest(tags)):
         tags.clear()  # other tools use the name global_stepN too
     if latest is not None:
-        tags |= {name for name in folder.dirs if name == latest or step_of_tag(name) is not None}
+        tags |= {name for name in folder.dirs - tags if name == latest or step_of_tag(name) is not None}
         free = sorted(folder.dirs - tags)[:_MOST_FREE_TAGS]
         tags |= {name for name in free if _may_hold_states(folder.child(name))}
     found = Found([_candidate(folder, tag) for tag in tags])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from typing import Optional
 
 from aistation_slurm.checkpoints.folder import Folder, plain
@@ -39,18 +38,14 @@ def name_step(stem: str) -> Optional[int]:
 def find(folder: Folder) -> Found:
     """Everything called ``*.ckpt``: files, folders and links; or the folder itself where it has that name."""
     found = Found()
-    names = sorted(n for n in (folder.files | folder.dirs | set(folder.dangling)) if n.endswith(".ckpt"))
-    for name in names:
-        target = _linked_sibling(folder, name, names)
-        if target is None:
-            found.candidates.append(named(folder, name))
+    names = sorted(n for n in (folder.files | folder.dirs | folder.dangling.keys()) if n.endswith(".ckpt"))
+    links = {name: target for name in names if (target := _linked_sibling(folder, name))}
+    found.candidates = [named(folder, name) for name in names if name not in links]
     read_steps(found)
-    for name in names:
-        target = _linked_sibling(folder, name, names)
-        if target is not None:
-            _mention_old_link(found, folder, name, target)
-        if name in folder.dangling:
-            found.warnings.append(f"{plain(name)} is a dangling link to {plain(folder.dangling[name])}")
+    for name, target in links.items():
+        _mention_old_link(found, name, target)
+    for name in folder.dangling.keys() & set(names):
+        found.warnings.append(f"{plain(name)} is a dangling link to {plain(folder.dangling[name])}")
     _mention_shared_counter(found, folder, names)
     if not found.candidates and folder.path.endswith(".ckpt") and not folder.empty:
         parent, name = os.path.split(folder.path)
@@ -73,9 +68,9 @@ def named(folder: Folder, name: str, framework: str = NAME) -> Candidate:
     return Candidate(folder.child(name), folder.path, framework, step, name, family, number, folder.dangling.get(name))
 
 
-def _linked_sibling(folder: Folder, name: str, names: list[str]) -> Optional[str]:
+def _linked_sibling(folder: Folder, name: str) -> Optional[str]:
     """The other checkpoint of the same folder that ``name`` links to, so that it is not listed twice."""
-    if name in folder.dangling:
+    if name not in folder.links:
         return None
     try:
         text = os.readlink(folder.child(name))
@@ -83,7 +78,8 @@ def _linked_sibling(folder: Folder, name: str, names: list[str]) -> Optional[str
         return None
     target = os.path.normpath(os.path.join(folder.path, text))
     parent, base = os.path.split(target)
-    return base if parent == folder.path and base != name and base in names else None
+    beside = parent == folder.path and base != name and base.endswith(".ckpt")
+    return base if beside and (base in folder.files or base in folder.dirs) else None
 
 
 def read_steps(found: Found) -> None:
@@ -94,10 +90,10 @@ def read_steps(found: Found) -> None:
         old = found.candidates[index]
         step = step_inside(old.path)
         if step is not None:
-            found.candidates[index] = replace(old, step=step)
+            found.candidates[index] = old._replace(step=step)
 
 
-def _mention_old_link(found: Found, folder: Folder, name: str, target: str) -> None:
+def _mention_old_link(found: Found, name: str, target: str) -> None:
     best = max((c for c in found.candidates if c.step is not None), key=lambda c: c.step or 0, default=None)
     linked = next((c for c in found.candidates if c.tag == target), None)
     if best and linked and linked.step is not None and best.step is not None and linked.step < best.step:

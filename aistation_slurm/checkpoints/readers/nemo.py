@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 
 from aistation_slurm.checkpoints.folder import Folder, plain, read_folder
 from aistation_slurm.checkpoints.judgement import Judgement
@@ -56,7 +55,7 @@ def _candidate(folder: Folder, name: str) -> Candidate:
     markers = {name + _UNFINISHED, stem + _UNFINISHED} & folder.files
     last = stem.endswith("-last")  # of two with one step or epoch, NeMo itself resumes from -last
     plain_name = lightning.named(folder, name, NAME)
-    return replace(plain_name, number=2 * plain_name.number + int(last), unfinished=min(markers, default=""))
+    return plain_name._replace(number=2 * plain_name.number + int(last), unfinished=min(markers, default=""))
 
 
 def judge(candidate: Candidate) -> Checkpoint:
