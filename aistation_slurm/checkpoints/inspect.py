@@ -28,7 +28,7 @@ _DEEPEST = 5
 # other experiments, and resuming from those would be worse than resuming from nothing.
 _RUN_FOLDER = re.compile(
     r"\d{4}-\d{2}-\d{2}(?:[_T -]\d{2}[-:]\d{2}[-:]\d{2})?|\d{2}-\d{2}-\d{2}|\d{8}[-_]\d{6}|version_\d+|run[-_]?\d+"
-    r"|lightning_logs|tb_logs|checkpoints?|ckpts?|runs?|logs?|outputs?|results?|multirun|default"
+    r"|lightning_logs|tb_logs|checkpoints?|ckpts?|runs?|logs?|out|outputs?|results?|multirun|default"
 )
 
 
@@ -86,10 +86,7 @@ def inspect(directory: Path, framework: str = "auto", *, every: bool = True) -> 
     closed: list[str] = []
     runs = _find_runs(root, ALL if framework == "auto" else (by_name(framework),), closed)
     warnings = [f"{plain(path)} cannot be read; it may hold newer checkpoints" for path in closed[:3]]
-    if not runs and framework != "auto":
-        other = _find_runs(root, ALL, [])
-        if other:
-            warnings.append(f"no {framework} checkpoints in {plain(root.path)}, but {other[0].reader.NAME} ones")
+    other = _find_runs(root, ALL, []) if not runs and framework != "auto" else []
     if len(runs) > 1:
         warnings.append(f"{len(runs)} run folders below {plain(root.path)}; the newest is {plain(runs[0].where)}")
     checkpoints: list[Checkpoint] = []
@@ -105,6 +102,10 @@ def inspect(directory: Path, framework: str = "auto", *, every: bool = True) -> 
     unusable = ""
     if choice is None and runs:
         unusable = _unusable(root.path, checkpoints, runs)
+    elif other:
+        unusable = (
+            f"{plain(root.path)} holds no {framework} checkpoints, but {other[0].reader.NAME} ones; name that, or auto"
+        )
     elif choice is None and closed:
         unusable = (
             f"{plain(closed[0])} cannot be read, so nobody knows whether it holds checkpoints; check its owner and mode"

@@ -114,12 +114,6 @@ def _choose(start: _Start, found: Inspection, notes: list[str]) -> Optional[Chec
         newer = found.checkpoints[: found.checkpoints.index(found.resume)]
         notes.extend(f"skipped {c.path}: {c.why}" for c in newer[:3] if not c.valid)
         return found.resume
-    if not found.unusable and start.framework != "auto":
-        other = inspect(start.directory, every=False)
-        if other.resume is not None or other.unusable:
-            raise CheckpointError(
-                f"{start.directory} holds checkpoints, but none of --ais-resume={start.framework}; name the right one, or auto"
-            )
     if not found.unusable:
         notes.append(f"{start.directory} has no checkpoint: starting from the beginning")
         return None

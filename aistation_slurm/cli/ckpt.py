@@ -42,6 +42,15 @@ def inspect(ctx: click.Context, directory: Path, framework: str, resume_args: st
     Warnings (a tracker that points at a missing checkpoint, a dangling link, ...) do not change the exit code.
 
     \b
+    Arguments by framework, where --resume-args gives none:
+      megatron   --load {dir} --ckpt-step {step}       (arguments.py; without the step for 'release')
+      deepspeed  --load_dir {dir} --ckpt_id {tag}      (Getting Started's names; most scripts need --resume-args)
+      hf         --resume_from_checkpoint {path}       (TrainingArguments)
+      lightning  --ckpt_path {path}                    (LightningCLI fit)
+      dcp        --checkpoint.load_step {step}         (torchtitan, folders step-N), else --checkpoint_id {path}
+      nemo       ++exp_manager.resume_from_checkpoint="{path}"
+
+    \b
     Exit codes: 0 there is something to resume from, or nothing was saved yet;
                 1 checkpoints are there but none is valid, or no resume arguments can be made from the chosen one;
                 2 wrong usage; 3 DIRECTORY is missing or cannot be read.

@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from aistation_slurm.checkpoints.integrity import check_file, step_inside
 from aistation_slurm.checkpoints.model import Grade
@@ -70,6 +72,31 @@ def test_one_file(tmp_path: Path, name: str, raw: bytes, grade: Grade) -> None:
     verdict = check_file(str(tmp_path / name))
     assert verdict.grade is grade, verdict.why
     assert bool(verdict.why) == (grade is not Grade.CONTENT)
+
+
+@pytest.mark.parametrize(("name", "whole"), [("a.pt", zip_bytes()), ("m.safetensors", safetensors_bytes())])
+def test_every_cut_is_seen(tmp_path: Path, name: str, whole: bytes) -> None:
+    for length in range(len(whole)):
+        (tmp_path / name).write_bytes(whole[:length])
+        assert check_file(str(tmp_path / name)).grade is not Grade.CONTENT, f"cut at {length} of {len(whole)}"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["a.pt", "m.safetensors", "t.json", ".metadata", "__0_0.distcp", "last.ckpt"]),
+    raw=st.one_of(
+        st.binary(max_size=200),
+        st.binary(max_size=64).map(lambda tail: zip_bytes()[:-22] + b"PK\x05\x06" + tail),
+        st.binary(max_size=64).map(lambda text: struct.pack("<Q", len(text)) + b"{" + text),
+        st.recursive(st.none() | st.integers() | st.text(), lambda t: st.lists(t) | st.dictionaries(st.text(), t)).map(
+            safetensors
+        ),
+    ),
+)
+def test_no_bytes_make_it_fail(tmp_path: Path, name: str, raw: bytes) -> None:
+    (tmp_path / name).write_bytes(raw)
+    assert check_file(str(tmp_path / name)).grade in Grade
+    assert step_inside(str(tmp_path / name)) is None
 
 
 def test_zip64_end_record(tmp_path: Path) -> None:

@@ -438,8 +438,8 @@ def test_the_wrong_framework_is_named(tmp_path: Path) -> None:
     put(tmp_path, tree("iter_0000030/mp_rank_00/model_optim_rng.pt"))
     seen = inspect(tmp_path, ".", "--framework", "hf")
     assert seen.resume is None
-    assert "no hf checkpoints" in seen.warnings
-    assert "megatron" in seen.warnings
+    assert "holds no hf checkpoints, but megatron ones" in seen.warnings
+    assert seen.exit_code == 1
 
 
 def test_two_runs_in_one_directory(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_torn_checkpoint_in_place_of_a_good_one_stops_the_start(tmp_path: Path
 
 def test_checkpoints_of_another_framework_stop_the_start(tmp_path: Path) -> None:
     save(tmp_path, 900)
-    with pytest.raises(CheckpointError, match="none of --ais-resume=megatron"):
+    with pytest.raises(CheckpointError, match="holds no megatron checkpoints, but hf ones"):
         answer(env(tmp_path, SLURM_SPANK_AISTATION_RESUME="megatron"))
 
 
