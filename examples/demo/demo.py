@@ -83,7 +83,14 @@ def run(cluster: Cluster, timeline: Timeline, stock: bool, shared: Path) -> int:
     if not stock:
         options += ["--ais-resume", "--ais-ckpt-dir=/shared/alice/run"]
     script = (REPO / "examples" / "train" / "train.sbatch").read_text()
-    env = {"TRAIN_STEPS": str(STEPS), "TRAIN_STEP_TIME": str(STEP_TIME_S), "OUTPUT_DIR": "/shared/alice/run"}
+    env = {
+        "TRAIN_STEPS": str(STEPS),
+        "TRAIN_STEP_TIME": str(STEP_TIME_S),
+        "OUTPUT_DIR": "/shared/alice/run",
+        # the training asks its GPUs at every step, as CUDA would, and hangs in its collective when one is gone
+        "TRAIN_WATCH_GPUS": "nvml",
+        "NVML_LIBRARY": "/run/aisim/libnvidia-ml.so.1",
+    }
     job_id = cluster.submit(script, *options, user="alice", env=env)
     timeline.say("submitted", f"job {job_id}: sbatch {' '.join(options)} train.sbatch")
     wait(lambda: state_of(cluster, job_id)[0] == "RUNNING", 60, "job runs")
@@ -213,6 +220,7 @@ def show_losses(console: Console, source: Path, target: Path) -> None:
             f"step {int(mine[0]['step'])}: {mine[0]['loss']:.4f} -> "
             f"step {int(mine[-1]['step'])}: {mine[-1]['loss']:.4f}",
             highlight=False,
+            soft_wrap=True,
         )
     draw(rows, target / "loss.png")
     console.print(f"  picture: {target / 'loss.png'}", highlight=False, soft_wrap=True)
