@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["comment_with", "fault_of", "fault_text", "managed", "read_tag", "tag_with"]
+__all__ = ["comment_with", "fault_of", "fault_text", "managed", "read_note", "read_tag", "tag_with"]
 
 _TAG = re.compile(r"\[ais ([^\]]*)\]")
 _NOTE = re.compile(r"\s*\[ais: [^\]]*\]")
@@ -43,6 +43,12 @@ def comment_with(comment: str, note: str) -> str:
     clean = "".join(c if " " <= c <= "~" and c not in "[]\"'`\\" else "_" for c in note)[:NOTE_MAX]
     rest = _NOTE.sub("", comment or "").strip()
     return f"{rest} [ais: {clean}]" if rest else f"[ais: {clean}]"
+
+
+def read_note(comment: str) -> str:
+    """Our note in a job's Comment; empty where there is none. Users can write this field: it is only ever shown."""
+    match = re.search(r"\[ais: ([^\]]*)\]", comment or "")
+    return match.group(1) if match else ""
 
 
 def fault_text(check: str, node: str, start_time: int) -> str:
