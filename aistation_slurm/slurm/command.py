@@ -47,6 +47,10 @@ def run(argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[
     environment = {**(env if env is not None else os.environ), "LC_ALL": "C"}
     if conf:
         environment["SLURM_CONF"] = conf
+    named = environment.get("SLURM_CONF", "")
+    if named and not os.path.exists(named):
+        # Slurm's commands would look for a configless controller by DNS for many seconds first
+        raise SlurmUnavailable(f"{named}: no such slurm.conf; check slurm.conf in aistation.toml and $SLURM_CONF")
     name = Path(argv[0]).name
     try:
         process = subprocess.Popen(
