@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Optional
 
 import click
-import msgspec
 
 from aistation_slurm.cli import EXIT_COULD_NOT_RUN, EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import Config, load
+from aistation_slurm.detectors import ALL
 from aistation_slurm.errors import AistationError, ProbeError
 from aistation_slurm.findings import Status
-from aistation_slurm.node.health import NodeReport, check_node
+from aistation_slurm.node.health import NodeReport, check_capture, check_node
 from aistation_slurm.probes.host import inside_job
 
 __all__ = ["command"]
@@ -46,23 +47,29 @@ def command(
     """Check the health of this node.
 
     \b
-    Exit codes: 0 fine (warnings too), 1 a check failed, 2 wrong usage, 3 nothing could be judged.
+    Exit codes: 0 fine (warnings too), 1 a check failed, 2 wrong usage, 3 something could not be judged and nothing failed.
     Examples:
       aistation check
       aistation check --only 'fabric.*' --json
       aistation check --act                  from cron or HealthCheckProgram
-      aistation check --root /tmp/capture    a tree copied from another node
+      aistation check --root /tmp/capture    a tree copied from another node (its dmesg beside sys/ is read too)
     """
+    for pattern in only:
+        if not any(fnmatchcase(check, pattern) for check in ALL):
+            raise click.UsageError(f"--only {pattern}: no such check. There are: {', '.join(ALL)}")
+    if act and root is not None:
+        raise click.UsageError("--act judges this node and --root another one: give only one of them")
+    if act and only:
+        raise click.UsageError("--act writes the node's state, which needs every check: leave --only out")
     config = load(config_path)
     if root is not None:
-        if act:
-            raise click.UsageError("--act judges this node and --root another one: give only one of them")
-        config = _captured(config, root)
-    elif act and inside_job():
-        raise ProbeError("--act refuses inside a job: only the job's own devices can be seen from here")
-    report = check_node(config, profile=profile, only=only, now=time.time())
-    if act:
-        _act(config, report)
+        if not (root / "sys").is_dir() and not (root / "proc").is_dir():
+            raise ProbeError(f"{root}: holds neither sys/ nor proc/; name the folder that has them")
+        report = check_capture(root, config, now=time.time(), only=only)
+    else:
+        if act and inside_job():
+            raise ProbeError("--act refuses inside a job: only the job's own devices can be seen from here")
+        report = _check_here(config, profile, only, act)
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
@@ -70,16 +77,14 @@ def command(
     ctx.exit(EXIT_OF[report.status] if report.findings else EXIT_COULD_NOT_RUN)
 
 
-def _captured(config: Config, root: Path) -> Config:
-    """The same expectations, read from a folder: no NVML, no live kernel log, no memo in /run."""
-    if not (root / "sys").is_dir() and not (root / "proc").is_dir():
-        raise ProbeError(f"{root}: holds neither sys/ nor proc/; name the folder that has them")
-    log = next((str(root / p) for p in ("dmesg", "var/log/dmesg", "kmsg") if (root / p).is_file()), "/dev/null")
-    probe = msgspec.structs.replace(config.probe, root=str(root), kmsg=log, nvml_library=str(root / "no-nvml"))
-    node = msgspec.structs.replace(
-        config.node, state_dir=str(root / "no-state"), gres_conf=str(root / "etc/slurm/gres.conf")
-    )
-    return msgspec.structs.replace(config, probe=probe, node=node)
+def _check_here(config: Config, profile: str, only: tuple[str, ...], act: bool) -> NodeReport:
+    from aistation_slurm.node import history
+
+    # what was repaired since the log was written is known to the node's own memory
+    report = check_node(config, profile=profile, only=only, now=time.time(), events=history.events(config))
+    if act:
+        _act(config, report)
+    return report
 
 
 def _act(config: Config, report: NodeReport) -> None:
@@ -98,16 +103,19 @@ def _act(config: Config, report: NodeReport) -> None:
 
 
 def _table(report: NodeReport) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     from aistation_slurm.cli import screen
 
     styles = {Status.FAIL: "bold red", Status.WARN: "yellow", Status.UNKNOWN: "magenta", Status.OK: "green"}
     console = screen.console()
-    console.print(f"{report.node}: {report.status.value}", style=styles[report.status], highlight=False)
+    console.print(Text(f"{report.node}: {report.status.value}", style=styles[report.status]))
+    if not report.findings:
+        console.print("nothing to check was found")
+        return
     table = screen.table("check", "status", "subject", "evidence", "action", fixed=3)
     order = sorted(report.findings, key=lambda f: (-f.status.rank, f.check, f.subject))
     for finding in order:
         row = (finding.check, finding.status.value, finding.subject, finding.evidence, finding.action.value)
-        table.add_row(*map(escape, row), style=styles[finding.status] if finding.status is not Status.OK else "")
+        table.add_row(*map(Text, row), style=styles[finding.status] if finding.status is not Status.OK else "")
     console.print(table)

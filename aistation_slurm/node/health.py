@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Optional
 
+import msgspec
+
 from aistation_slurm.config import Config
-from aistation_slurm.detectors import fabric, gpu, host
+from aistation_slurm.detectors import ALL, driver_hang, fabric, gpu, host
 from aistation_slurm.detectors.kernel_events import Event, find_events
-from aistation_slurm.findings import Action, Finding, Status, worst
+from aistation_slurm.findings import Finding, Scope, Status, worst
 from aistation_slurm.probes import host as host_probe
-from aistation_slurm.probes.child import ChildResult, process_state
+from aistation_slurm.probes import nvml as nvml_probe
+from aistation_slurm.probes import pending
+from aistation_slurm.probes.child import run_child
 from aistation_slurm.probes.gres import gpu_minors
 from aistation_slurm.probes.klog import KernelLog
-from aistation_slurm.probes.nvml import NvmlSnapshot, read_nvml
+from aistation_slurm.probes.klog_text import log_lines, read_text
+from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.probes.pci import PciGpu, read_gpus
-from aistation_slurm.probes.rdma import read_ports
+from aistation_slurm.probes.rdma import PortSnapshot, read_ports
 
-__all__ = ["GpuRow", "NodeReport", "PortRow", "check_node", "kernel_events"]
+__all__ = ["GpuRow", "NodeReport", "PortRow", "check_capture", "check_node", "kernel_events"]
+
+_GPU_EVENTS = ("xid", "sxid", "gpu_lost")
+SYSFS_DEADLINE_S = 3.0
+FULL_PROFILE_PATIENCE = 3.0
+"""The full profile gives NVML this many deadlines: nobody waits for it, and without persistence mode it is slow."""
 
 
 @dataclass(frozen=True)
@@ -83,60 +91,125 @@ def check_node(
     events: Optional[Sequence[Event]] = None,
     node: str = "",
 ) -> NodeReport:
-    """Look at this node, or at the tree below ``config.probe.root`` when that is not ``/``.
+    """Look at this node, whose ``sys`` and ``proc`` are below ``config.probe.root``. now: unix time, for the report.
 
     only: shell patterns of check ids. events: kernel events of this boot already collected (the agent's); None reads the
-    kernel log from its beginning. Never raises for a fact that cannot be read: that is an ``unknown`` finding.
+    kernel log from its beginning. Never raises for a fact that cannot be read, and never waits longer than its deadlines:
+    that is an ``unknown`` finding.
     """
-    root = Path(config.probe.root)
+    root, boot = Path(config.probe.root), host_probe.boot_id()
     name = node or host_probe.node_name()
-    pci = read_gpus(root)
-    ports = read_ports(root)
     found: list[Finding] = []
-    nvml = NvmlSnapshot(absent=True)
-    if _wanted("gpu.", only):
-        seen = kernel_events(config) if events is None else list(events)
-        nvml, hang = _ask_nvml(config, now)
-        expected = config.expect.gpus
-        if expected is None:
-            minors = gpu_minors(Path(config.node.gres_conf), name)
-            expected = len(minors) if minors else None
-        whole = not host_probe.inside_job()
-        found += gpu.findings(gpu.GpuFacts(nvml, pci, seen, expected, whole))
-        if found or not nvml.absent:
-            found.append(hang)
-    if _wanted("fabric.", only):
-        found += fabric.findings(ports, config.expect, host_probe.uptime_s())
-    if _wanted("host.", only):
+    blocked: list[pending.Blocked] = []
+    nvml, pci, ports = NvmlSnapshot(absent=True), [], []
+    if _wanted("gpu", only):
+        settings = config.probe
+        if profile == "full":
+            patience = settings.nvml_deadline_s * FULL_PROFILE_PATIENCE
+            settings = msgspec.structs.replace(settings, nvml_deadline_s=patience)
+        state_dir = Path(config.node.state_dir)
+        bus, stuck = pending.call(
+            "pci", lambda step: msgspec.to_builtins(read_gpus(root, step)), SYSFS_DEADLINE_S, state_dir, boot
+        )
+        pci = msgspec.convert(bus.value or [], list[PciGpu])
+        blocked += [stuck] if stuck else []
+        asked, stuck = pending.call("nvml", nvml_probe.question(settings), settings.nvml_deadline_s, state_dir, boot)
+        nvml = nvml_probe.snapshot(asked)
+        blocked += [stuck] if stuck else []
+        log_error = _log_error(config.probe.kmsg)
+        if events is None:
+            events = [] if log_error else kernel_events(config)
+        told = [e for e in events if e.kind in _GPU_EVENTS]
+        expected, whole = _expected_gpus(config, name), not host_probe.inside_job()
+        facts = gpu.GpuFacts(nvml, pci, told, expected, whole, log_error, bus.error)
+        judged = gpu.findings(facts)
+        if judged:
+            late = asked.error if asked.late else ""
+            found += [*judged, _driver_hang(blocked, late, config.probe.hang_confirm_s)]
+    if _wanted("fabric", only):
+        read = run_child(lambda step: msgspec.to_builtins(read_ports(root, step)), SYSFS_DEADLINE_S)
+        ports = msgspec.convert(read.value or [], list[PortSnapshot])
+        if read.error:
+            found.append(Finding("fabric.port_state", Status.UNKNOWN, "HCAs", read.error, scope=Scope.SHARED))
+        else:
+            found += fabric.findings(ports, config.expect, host_probe.uptime_s())
+    if _wanted("host", only):
         found += host.memory_findings(host_probe.read_memory(root), config.expect)
-        if root == Path("/") or profile == "full" or not _is_capture(root):
-            found += host.disk_findings(host_probe.read_disks(config.expect.disk_paths), config.expect)
-    if only:
-        found = [f for f in found if any(fnmatchcase(f.check, pattern) for pattern in only)]
+        found += host.disk_findings(host_probe.read_disks(config.expect.disk_paths), config.expect)
+    kept, rows = _asked_for(found, only), tuple(_gpu_rows(nvml, pci))
+    return NodeReport(name, boot, now, profile, kept, rows, _port_rows(ports, config), nvml)
+
+
+def check_capture(root: Path, config: Config, *, now: float, only: Sequence[str] = ()) -> NodeReport:
+    """Judge a tree that was copied from a node: ``sys``, ``proc``, perhaps its kernel log. Nothing of this machine is asked.
+
+    What the tree does not hold is left out of the report; there is no NVML in it.
+    """
+    name = host_probe.captured_name(root)
+    found: list[Finding] = []
+    pci, ports = read_gpus(root), read_ports(root)
+    if _wanted("gpu", only):
+        log = next((root / path for path in _CAPTURED_LOGS if (root / path).is_file()), None)
+        events = find_events(read_text(log_lines(log))) if log is not None else []
+        gres = msgspec.structs.replace(config.node, gres_conf=str(root / "etc/slurm/gres.conf"))
+        expected = _expected_gpus(msgspec.structs.replace(config, node=gres), name)
+        # a log may tell of a GPU that the tree's PCI bus no longer has
+        told = [e for e in events if e.kind in _GPU_EVENTS]
+        found += gpu.findings(gpu.GpuFacts(None, pci, told, expected, log_error=None if log is None else ""))
+    if _wanted("fabric", only):
+        found += fabric.findings(ports, config.expect, host_probe.uptime_s(root))
+    if _wanted("host", only) and (root / "proc/meminfo").is_file():
+        found += host.memory_findings(host_probe.read_memory(root), config.expect)
+    kept, rows = _asked_for(found, only), tuple(_gpu_rows(NvmlSnapshot(absent=True), pci))
+    return NodeReport(name, host_probe.boot_id(root), now, "captured", kept, rows, _port_rows(ports, config))
+
+
+_CAPTURED_LOGS = (
+    "dmesg", "dmesg.txt", "kmsg", "journal.json", "var/log/dmesg", "var/log/kern.log", "var/log/messages", "var/log/syslog"
+)  # fmt: skip
+
+
+def _asked_for(found: Sequence[Finding], only: Sequence[str]) -> tuple[Finding, ...]:
+    return tuple(f for f in found if not only or any(fnmatchcase(f.check, pattern) for pattern in only))
+
+
+def _port_rows(ports: Sequence[PortSnapshot], config: Config) -> tuple[PortRow, ...]:
     judged = {p.name for p in fabric.judged(ports, config.expect)}
-    return NodeReport(
-        node=name,
-        boot_id=host_probe.boot_id(),
-        time=now,
-        profile=profile,
-        findings=tuple(found),
-        gpus=tuple(_gpu_rows(nvml, pci)),
-        ports=tuple(PortRow(p.name, p.rate_gbps, p.link_layer, p.name in judged) for p in ports),
-        nvml=nvml,
-    )
+    return tuple(PortRow(p.name, p.rate_gbps, p.link_layer, p.name in judged) for p in ports)
 
 
 def _wanted(family: str, only: Sequence[str]) -> bool:
-    return not only or any(p.startswith(family) or fnmatchcase(family + "x", p) for p in only)
+    """Whether any check of the family is asked for, so that the others' probes need not run."""
+    mine = [check for check in ALL if check.startswith(f"{family}.")]
+    return not only or any(fnmatchcase(check, pattern) for check in mine for pattern in only)
 
 
-def _is_capture(root: Path) -> bool:
-    """A captured tree says nothing about the disks of the machine that reads it."""
-    return not (root / "proc/self").exists()
+def _expected_gpus(config: Config, node: str) -> Optional[int]:
+    if config.expect.gpus is not None:
+        return config.expect.gpus
+    minors = gpu_minors(Path(config.node.gres_conf), node)
+    return len(minors) if minors else None
+
+
+def _driver_hang(blocked: Sequence[pending.Blocked], late: str, confirm_s: float) -> Finding:
+    maintenance = ""
+    if any(b.looks >= 2 for b in blocked):
+        # where even this cannot be told, it is not told: the hang stands
+        maintenance = str(run_child(host_probe.driver_work, SYSFS_DEADLINE_S).value or "")
+    return driver_hang.finding(blocked, late, confirm_s, maintenance)
+
+
+def _log_error(path: str) -> str:
+    """Why the kernel log cannot be read; "" where it can."""
+    try:
+        KernelLog(path).close()
+    except OSError as exc:
+        return f"{path}: {exc.strerror}; without the kernel log an Xid is not seen"
+    return ""
 
 
 def kernel_events(config: Config) -> list[Event]:
-    """Events of this boot from the kernel log; none where it cannot be read (then NVML and the bus still tell)."""
+    """Events of this boot from the kernel log; none where it cannot be read (check_node then says so)."""
     try:
         log = KernelLog(config.probe.kmsg)
     except OSError:
@@ -155,60 +228,3 @@ def _gpu_rows(nvml: NvmlSnapshot, pci: Sequence[PciGpu]) -> list[GpuRow]:
             minor = gpu_.minor if gpu_.minor >= 0 or old is None else old.minor
             rows[gpu_.pci] = GpuRow(gpu_.index, minor, gpu_.pci, gpu_.uuid or (old.uuid if old else ""))
     return [rows[key] for key in sorted(rows)]
-
-
-# ---- gpu.driver_hang: the same child, in state D, over the confirmation time and seen at least twice
-
-
-def _ask_nvml(config: Config, now: float) -> tuple[NvmlSnapshot, Finding]:
-    check = "gpu.driver_hang"
-    memo = Path(config.node.state_dir) / "nvml-child"
-    pending = _read_memo(memo)
-    if pending is not None:
-        pid, ticks, since, step = pending
-        state, started = process_state(pid)
-        if started == ticks and state == "D":
-            # one blocked child is enough: more would only pile up
-            age = now - since
-            text = f"{step} blocked in the driver for {age:.0f} s (process {pid} in state D)"
-            hung = age >= config.probe.hang_confirm_s
-            status, action = (Status.FAIL, Action.REBOOT) if hung else (Status.UNKNOWN, Action.NONE)
-            return NvmlSnapshot(error=text), Finding(check, status, "NVIDIA driver", text, action)
-        if started == ticks and state:
-            _kill(pid)
-        memo.unlink(missing_ok=True)
-    snapshot, result = read_nvml(config.probe)
-    if result.late:
-        _write_memo(memo, result, now)
-        return snapshot, Finding(check, Status.UNKNOWN, "NVIDIA driver", result.error)
-    return snapshot, Finding(check, Status.OK, "NVIDIA driver", "answers")
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def _read_memo(path: Path) -> Optional[tuple[int, int, float, str]]:
-    """pid, start ticks, unix time of the first sight, step; of the child that an earlier look left behind."""
-    try:
-        pid, ticks, since, boot, step = path.read_text(encoding="utf-8").split(maxsplit=4)
-        if boot != (host_probe.boot_id() or "-"):
-            return None
-        return int(pid), int(ticks), float(since), step.strip()
-    except (OSError, ValueError):
-        return None
-
-
-def _write_memo(path: Path, result: ChildResult, now: float) -> None:
-    if not result.pid:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(f"{result.pid} {result.start_ticks} {now:.3f} {host_probe.boot_id() or '-'} {result.step}\n")
-        partial.replace(path)
-    except OSError:
-        _kill(result.pid)

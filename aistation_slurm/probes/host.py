@@ -12,7 +12,18 @@ from typing import Any, Callable, Optional
 
 from aistation_slurm.probes.child import run_child
 
-__all__ = ["Disk", "Memory", "boot_id", "inside_job", "node_name", "read_disks", "read_memory", "uptime_s"]
+__all__ = [
+    "Disk",
+    "Memory",
+    "boot_id",
+    "captured_name",
+    "driver_work",
+    "inside_job",
+    "node_name",
+    "read_disks",
+    "read_memory",
+    "uptime_s",
+]
 
 
 @dataclass(frozen=True)
@@ -38,20 +49,66 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
 
 
+def captured_name(root: Path) -> str:
+    """Host name that a captured tree tells, else the name of its folder."""
+    for path in ("proc/sys/kernel/hostname", "etc/hostname"):
+        try:
+            name = (root / path).read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            continue
+        if name:
+            return name.split(".")[0]
+    return root.resolve().name
+
+
 def boot_id(root: Path = Path("/")) -> str:
     """Random id of this boot; empty where it cannot be read."""
     try:
         return (root / "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
-        return "" if root == Path("/") else boot_id()
+        return ""
 
 
-def uptime_s() -> float:
+def uptime_s(root: Path = Path("/")) -> float:
     """Seconds since boot; infinity where unknown, so that nothing is excused by a fresh boot."""
     try:
-        return float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+        return float((root / "proc/uptime").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return float("inf")
+
+
+def driver_work(step: Callable[[str], None] = lambda _: None) -> str:
+    """Driver, MIG or reset work that root does on this node right now, in words; "" for none. Call it in a child.
+
+    Only the command lines of matching root processes are read: reading one can block while its process is stuck.
+    """
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            name = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
+            if name not in _WORKERS or folder.stat().st_uid != 0:
+                continue
+            step(f"command line of {name} {folder.name}")
+            words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[1:]
+        except OSError:
+            continue
+        wanted = _WORKERS[name]
+        if not wanted or any(re.match(wanted, word) for word in words):
+            return f"{name} {' '.join(words)}".strip()[:60]
+    return ""
+
+
+_WORKERS = {
+    # comm: what an argument must look like; "" for any
+    "nvidia-smi": r"-r$|--gpu-reset|-mig|--multi-instance-gpu|-pm$|--persistence-mode",
+    "modprobe": r"nvidia",
+    "insmod": r".*nvidia",
+    "rmmod": r"nvidia",
+    "nvidia-installe": "",
+    "nvidia-mig-part": "",
+    "dkms": "",
+}
 
 
 def read_memory(root: Path) -> Optional[Memory]:
@@ -66,28 +123,29 @@ def read_memory(root: Path) -> Optional[Memory]:
 
 
 def read_disks(paths: Sequence[str], deadline_s: float = 3.0) -> list[Disk]:
-    """statvfs in a child: a hung mount must not hang the check. A path that does not exist is left out."""
+    """statvfs in a child for each path: a hung mount must not hang the check, nor hide the other paths. A path that does not
+    exist is left out."""
+    found = []
+    for path in paths:
+        result = run_child(lambda step, path=path: _ask_disk(path, step), deadline_s)  # type: ignore[misc]
+        if result.error:
+            found.append(Disk(path, error=f"statvfs: {result.error}"))
+        elif result.value is not None:
+            found.append(Disk(path, **result.value))
+    return found
 
-    def ask(step: Callable[[str], None]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for path in paths:
-            step(path)
-            try:
-                stat = os.statvfs(path)
-            except FileNotFoundError:
-                continue
-            except OSError as exc:
-                found.append({"path": path, "error": exc.strerror})
-                continue
-            free = 100.0 * stat.f_bavail / stat.f_blocks if stat.f_blocks else 100.0
-            inodes = 100.0 * stat.f_favail / stat.f_files if stat.f_files else 100.0
-            found.append({"path": path, "free_percent": free, "inodes_free_percent": inodes})
-        return found
 
-    result = run_child(ask, deadline_s)
-    if result.value is None:
-        return [Disk(result.step, error=result.error)]
-    return [Disk(**row) for row in result.value]
+def _ask_disk(path: str, step: Callable[[str], None]) -> Optional[dict[str, Any]]:
+    step(f"statvfs of {path}")
+    try:
+        stat = os.statvfs(path)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        return {"error": str(exc.strerror)}
+    free = 100.0 * stat.f_bavail / stat.f_blocks if stat.f_blocks else 100.0
+    inodes = 100.0 * stat.f_favail / stat.f_files if stat.f_files else 100.0
+    return {"free_percent": free, "inodes_free_percent": inodes}
 
 
 def inside_job() -> bool:

@@ -1,7 +1,7 @@
 """GPUs as NVML tells them, read by a child (a blocked ioctl cannot be interrupted).
 
 Facts and return codes: docs.nvidia.com/deploy/nvml-api. "Not supported" is a fact about the card and gives None; every
-other error is kept by name, since a wedged card answers some questions and fails others.
+other error is kept by name, since a wedged card answers some questions and fails others ("ERR!" of nvidia-smi).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Callable, Optional
 import msgspec
 
 from aistation_slurm.config import Probe
-from aistation_slurm.probes.child import ChildResult, run_child
+from aistation_slurm.probes.child import ChildResult, Step, run_child
 
-__all__ = ["GpuProcess", "GpuSnapshot", "NvmlSnapshot", "read_nvml"]
+__all__ = ["GpuProcess", "GpuSnapshot", "NvmlSnapshot", "question", "read_nvml", "snapshot"]
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
@@ -34,6 +34,7 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
     name: str = ""
     minor: int = -1
     lost: bool = False
+    mig: bool = False
     errors: dict[str, str] = {}
     ecc_volatile: Optional[int] = None
     remap_pending: Optional[bool] = None
@@ -56,16 +57,25 @@ class NvmlSnapshot(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def read_nvml(settings: Probe, full: bool = False) -> tuple[NvmlSnapshot, ChildResult]:
-    """The snapshot, and how the child fared. ``full`` asks the slower questions too (NVLink, processes always)."""
-    result = run_child(lambda step: _read(settings.nvml_library, step), settings.nvml_deadline_s)
+def read_nvml(settings: Probe) -> tuple[NvmlSnapshot, ChildResult]:
+    """Ask in a child, within ``settings.nvml_deadline_s``: the snapshot, and how the child fared."""
+    result = run_child(question(settings), settings.nvml_deadline_s)
+    return snapshot(result), result
+
+
+def question(settings: Probe) -> Callable[[Step], dict[str, Any]]:
+    """What the child does; its result goes through :func:`snapshot`."""
+    return lambda step: _read(settings.nvml_library, step)
+
+
+def snapshot(result: ChildResult) -> NvmlSnapshot:
+    """The child's answer as a snapshot; one that gave none (late, crashed in the library) is an error in words."""
     if result.value is None:
-        absent = "Library" in result.error and "ound" in result.error
-        return NvmlSnapshot(absent=absent, error=result.error), result
-    return msgspec.convert(result.value, NvmlSnapshot), result
+        return NvmlSnapshot(error=result.error)
+    return msgspec.convert(result.value, NvmlSnapshot)
 
 
-def _read(library: str, step: Callable[[str], None]) -> dict[str, Any]:
+def _read(library: str, step: Step) -> dict[str, Any]:
     """In the child: real pynvml over the library found (or named: then loaded first, so that its SONAME is taken)."""
     import pynvml
 
@@ -74,16 +84,19 @@ def _read(library: str, step: Callable[[str], None]) -> dict[str, Any]:
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
         except OSError as exc:
             return {"absent": True, "error": f"NVML library not found: {exc}"}
-    step("nvmlInit")
+    at = "nvmlInit"
     try:
+        step(at)
         pynvml.nvmlInit()
+        at = "nvmlDeviceGetCount"
+        step(at)
+        count = pynvml.nvmlDeviceGetCount()
+        at = "nvmlSystemGetDriverVersion"
+        step(at)
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as exc:
         missing = exc.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-        return {"absent": missing, "error": f"nvmlInit: {_name(pynvml, exc)}"}
-    step("nvmlDeviceGetCount")
-    count = pynvml.nvmlDeviceGetCount()
-    step("nvmlSystemGetDriverVersion")
-    driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        return {"absent": missing, "error": f"{at}: {_name(pynvml, exc)}"}
     return {"gpus": [_gpu(pynvml, i, step) for i in range(count)], "driver": driver}
 
 
@@ -98,20 +111,23 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _gpu(pynvml: Any, index: int, step: Callable[[str], None]) -> dict[str, Any]:
+def _gpu(pynvml: Any, index: int, step: Step) -> dict[str, Any]:
     out: dict[str, Any] = {"index": index, "errors": {}}
 
-    def ask(question: str, call: Callable[[], Any]) -> Any:
-        step(f"{question}({index})")
-        try:
-            return call()
-        except pynvml.NVMLError as exc:
-            if exc.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+    def ask(name: str, call: Callable[[], Any]) -> Any:
+        for again in (True, False):
+            step(f"{name}({index})")
+            try:
+                return call()
+            except pynvml.NVMLError as exc:
+                if exc.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+                    return None
+                if exc.value == pynvml.NVML_ERROR_UNKNOWN and again:
+                    continue  # one failed read may be a race with a reset or with a process that ends
+                out["errors"][name] = _name(pynvml, exc)
+                out["lost"] = out.get("lost", False) or exc.value == pynvml.NVML_ERROR_GPU_IS_LOST
                 return None
-            out["errors"][question] = _name(pynvml, exc)
-            if exc.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                out["lost"] = True
-            return None
+        return None
 
     handle = ask("nvmlDeviceGetHandleByIndex", lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
     if handle is None:
@@ -148,6 +164,8 @@ def _gpu(pynvml: Any, index: int, step: Callable[[str], None]) -> dict[str, Any]
     memory = ask("nvmlDeviceGetMemoryInfo", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     out["memory_used"] = None if memory is None else int(memory.used)
     out["recovery_action"] = _recovery_action(pynvml, handle, ask)
+    mig = ask("nvmlDeviceGetMigMode", lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    out["mig"] = bool(mig and mig[0])
     out["nvlinks"] = _nvlinks(pynvml, handle, index, step)
     running = ask("nvmlDeviceGetComputeRunningProcesses", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     out["processes"] = [{"pid": p.pid, "used": p.usedGpuMemory} for p in running or ()]
@@ -165,7 +183,7 @@ def _recovery_action(pynvml: Any, handle: Any, ask: Callable[[str, Callable[[], 
     return int(values[0].value.uiVal)
 
 
-def _nvlinks(pynvml: Any, handle: Any, index: int, step: Callable[[str], None]) -> list[bool]:
+def _nvlinks(pynvml: Any, handle: Any, index: int, step: Step) -> list[bool]:
     """Active or not, per link; ends at the first link number that the card does not have."""
     found = []
     for link in range(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18)):

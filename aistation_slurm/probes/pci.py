@@ -1,13 +1,14 @@
 """NVIDIA GPUs as the PCI bus and the driver's /proc show them, without NVML.
 
 A device that fell off the bus keeps its sysfs folder; its configuration space then reads all ones (``lspci``: rev ff).
+Reading these files of a sick device can block: call :func:`read_gpus` in a child (probes/child.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Callable, Optional
 
 __all__ = ["PciGpu", "read_gpus"]
 
@@ -26,8 +27,8 @@ class PciGpu:
     uuid: str = ""
 
 
-def read_gpus(root: Path) -> list[PciGpu]:
-    """Sorted by address. Empty where the node has no NVIDIA GPU (or no readable PCI tree)."""
+def read_gpus(root: Path, step: Callable[[str], None] = lambda _: None) -> list[PciGpu]:
+    """Sorted by address. Empty where the node has no NVIDIA GPU (or no readable PCI tree). step: told each device."""
     found = []
     try:
         devices = sorted((root / "sys/bus/pci/devices").iterdir())
@@ -36,16 +37,13 @@ def read_gpus(root: Path) -> list[PciGpu]:
     for path in devices:
         if _line(path / "vendor") != _VENDOR or not _line(path / "class").startswith(_CLASSES):
             continue
+        step(f"sysfs of {path.name}")
+        alive = _alive(path / "config")
+        step(f"/proc/driver/nvidia of {path.name}")
         information = _information(root / "proc/driver/nvidia/gpus" / path.name / "information")
         minor = information.get("Device Minor", "")
-        found.append(
-            PciGpu(
-                path.name,
-                _alive(path / "config"),
-                int(minor) if minor.isdigit() else -1,
-                information.get("GPU UUID", ""),
-            )
-        )
+        uuid = information.get("GPU UUID", "")
+        found.append(PciGpu(path.name, alive, int(minor) if minor.isdigit() else -1, uuid))
     return found
 
 
