@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 
 PYTHON=${PYTHON:-/usr/bin/python3}
 VENV=.venv
+LOOK=${SETUP_LOOK_BELOW:-} # tests let this name an empty folder: a machine that has nothing
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -31,11 +32,11 @@ NEEDS='
 missing=''
 for need in $NEEDS; do
     file=${need%%:*} package=${need##*:}
-    [ -e "$file" ] || missing="$missing $package"
+    [ -e "$LOOK$file" ] || missing="$missing $package"
 done
-[ -e /usr/sbin/ip ] || [ -e /sbin/ip ] || [ -e /usr/bin/ip ] || missing="$missing iproute2"
+[ -e "$LOOK/usr/sbin/ip" ] || [ -e "$LOOK/sbin/ip" ] || [ -e "$LOOK/usr/bin/ip" ] || missing="$missing iproute2"
 # squeue --json needs the serializer and openapi plugins, which Debian ships apart from the commands
-ls /usr/lib/*/slurm-wlm/serializer_json.so >/dev/null 2>&1 || missing="$missing slurm-wlm-basic-plugins"
+ls "$LOOK"/usr/lib/*/slurm-wlm/serializer_json.so >/dev/null 2>&1 || missing="$missing slurm-wlm-basic-plugins"
 "$PYTHON" -c 'import ensurepip, venv' >/dev/null 2>&1 || missing="$missing python3-venv"
 
 if [ -n "$missing" ]; then
