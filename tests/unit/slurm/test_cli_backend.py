@@ -151,8 +151,15 @@ def _runs(pid: int) -> bool:
 
 
 def test_plain_locale_and_slurm_conf(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.touch()
     argv = [script(tmp_path, "echo $LC_ALL $SLURM_CONF")]
-    assert run(argv, timeout_s=20, conf="/x/slurm.conf").split() == ["C", "/x/slurm.conf"]
+    assert run(argv, timeout_s=20, conf=str(conf)).split() == ["C", str(conf)]
+
+
+def test_a_slurm_conf_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SlurmUnavailable, match=r"nowhere/slurm\.conf: no such slurm\.conf"):
+        run([script(tmp_path, "sleep 60")], timeout_s=60, conf=str(tmp_path / "nowhere/slurm.conf"))
 
 
 @pytest.mark.parametrize(
