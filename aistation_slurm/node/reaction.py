@@ -19,6 +19,7 @@ from aistation_slurm.findings import Finding, drain_reason
 from aistation_slurm.node import acted, history, jobs
 from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.drain import Outcome, drain_node
+from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.requeue import RequeuedAttempts, requeue_attempt, victims
 from aistation_slurm.slurm.client import SlurmClient
 
@@ -35,8 +36,8 @@ class _Pending:
     findings: tuple[Finding, ...]
     reason: str
     drained: bool = False
-    foreign: bool = False
-    """Someone else's drain is on the node: its reason does not tell what was found."""
+    told: bool = False
+    """The node's reason tells of the first finding; else it is someone else's, or of an earlier fault of ours."""
 
 
 class Reaction:
@@ -82,7 +83,7 @@ class Reaction:
             add = tuple(f for f in new if (f.check, f.subject) not in {(w.check, w.subject) for w in waiting})
             if add:
                 before = self.pending or _Pending((), reason)
-                self.pending = _Pending(waiting + add, reason, before.drained, before.foreign)
+                self.pending = _Pending(waiting + add, reason, before.drained, before.told)
                 self.retry_at = 0.0
         self.act()
 
@@ -138,7 +139,7 @@ class Reaction:
     def _drain(self, pending: _Pending) -> None:
         result = drain_node(self.client, self.node, pending.reason, self.state_dir)
         pending.drained = True
-        pending.foreign = result.outcome is Outcome.LEFT_TO_OTHERS
+        pending.told = result.reason == pending.reason
         if result.outcome is Outcome.SET:
             log.warning("%s drained: %s", self.node, result.reason)
         else:
@@ -159,11 +160,23 @@ class Reaction:
         ]
         complete = True
         for job in left:
-            note = pending.findings[0].check if pending.foreign else ""
+            note = self._note(pending, records.get(job.job_id))
             sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic, note)
             complete = complete and sent
         # one that was not sent either went away by itself or could not be looked at in time: look again
         return complete
+
+    def _note(self, pending: _Pending, record: Optional[JobRecord]) -> str:
+        """The check to note in the job itself, where the node's one reason does not tell of this job's own fault; else ""."""
+        held = record.gpus if record is not None else frozenset()
+
+        def concerns(finding: Finding) -> bool:
+            gres = self._lost_gres([finding])
+            return gres is None or not held or bool(gres & held)
+
+        if pending.told and concerns(pending.findings[0]):
+            return ""
+        return next((f.check for f in pending.findings if concerns(f)), pending.findings[0].check)
 
     def _lost_gres(self, findings: Sequence[Finding]) -> Optional[frozenset[int]]:
         """gres indices of the GPUs concerned; None when a finding is about the whole node or an unknown GPU."""
