@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -12,51 +11,69 @@ from pathlib import Path
 from typing import Any, Optional
 
 import click
+import msgspec
 
-from aistation_slurm.cli import EXIT_OK
+from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import Config, load
-from aistation_slurm.errors import JournalError
+from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.recovery.clock import SystemClock
 from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.single import runs_here, take_place
 from aistation_slurm.recovery.watchdog import Watchdog
-from aistation_slurm.slurm import connect
+from aistation_slurm.slurm import SlurmClient, connect
 
 __all__ = ["command"]
 
+log = logging.getLogger(__name__)
+
+WAIT_FOR_SLURM_S = 2.0
+
 _config = click.option("--config", "config_path", type=click.Path(path_type=Path), help="aistation.toml to use.")
+_observe = click.option("--observe", is_flag=True, help="Change nothing: journal and print what would be done.")
 
 
 @click.group("watchdog")
 def command() -> None:
-    """Requeue failed jobs away from bad nodes. Runs on the controller as SlurmUser."""
+    """Requeue failed jobs away from bad nodes. Runs on the controller, as SlurmUser."""
 
 
 @command.command("run")
 @_config
-def run(config_path: Optional[Path]) -> None:
+@_observe
+def run(config_path: Optional[Path], observe: bool) -> None:
     """Run until SIGTERM. Safe to kill at any instant: the next run goes on from the journal and from Slurm."""
-    watchdog, lock = _start(load(config_path))
-
-    def stop(*_: object) -> None:
-        watchdog.stopping = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    config = _settings(config_path, observe)
+    place = take_place(Path(config.watchdog.journal))
     try:
+        client = connect(config)
+        watchdog = _watchdog(config, client, _wait_for_cluster_name(client))
+
+        def stop(*_: object) -> None:
+            watchdog.stopping = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
         watchdog.run()
+        log.info("stopped")
     finally:
-        os.close(lock)
+        os.close(place)
 
 
 @command.command("once")
 @_config
-def once(config_path: Optional[Path]) -> None:
-    """One look, for cron or for trying things out. A recovery takes several."""
-    watchdog, lock = _start(load(config_path))
+@_observe
+def once(config_path: Optional[Path], observe: bool) -> None:
+    """Take one look and the steps that are due, for cron or for trying things out. A recovery takes several."""
+    config = _settings(config_path, observe)
+    place = take_place(Path(config.watchdog.journal))
     try:
-        watchdog.cycle()
+        client = connect(config)
+        watchdog = _watchdog(config, client, client.cluster_name())
+        watchdog.cycle(everything=True)
+        if watchdog.busy:
+            click.echo("a recovery is under way: run this again, or let `aistation watchdog run` do it")
     finally:
-        os.close(lock)
+        os.close(place)
 
 
 @command.command("status")
@@ -64,68 +81,55 @@ def once(config_path: Optional[Path]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def status(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> None:
-    """Say whether a watchdog runs here and what it did last."""
+    """Say whether a watchdog runs here and what it did last. Exit code 1 where none runs."""
     config = load(config_path)
     path = Path(config.watchdog.journal)
-    journal = Journal(path, "", read_only=True)
-    recent = journal.incidents(limit=5)
+    running = runs_here(path)
+    recent = Journal(path, "", read_only=True).incidents(limit=5) if running or path.exists() else []
     found: dict[str, Any] = {
-        "running": _locked(path),
+        "running": running,
         "mode": config.watchdog.mode or config.mode,
         "journal": str(path),
+        "spool": config.watchdog.spool_dir,
+        "waiting_events": len(list(Path(config.watchdog.spool_dir).glob("*.ev"))),
         "recent": recent,
     }
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        click.echo(f"watchdog {'runs' if found['running'] else 'does not run'} on this host, mode {found['mode']}")
+        click.echo(f"watchdog {'runs' if running else 'does not run'} on this host, mode {found['mode']}")
+        click.echo(f"{found['waiting_events']} events wait in {found['spool']}")
         for row in recent:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
             click.echo(f"{when}  job {row['job_id'] or '-'}  {row['text']}")
-    ctx.exit(EXIT_OK if found["running"] else 1)
+    ctx.exit(EXIT_OK if running else EXIT_PROBLEM)
 
 
-def _start(config: Config) -> tuple[Watchdog, int]:
+def _settings(path: Optional[Path], observe: bool) -> Config:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    path = Path(config.watchdog.journal)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as exc:
-        raise JournalError(f"{path}: another watchdog holds it; one per cluster is enough") from exc
-    client = connect(config)
-    cluster = _cluster_name(client)
-    spool = Path(config.watchdog.spool_dir)
-    if not spool.is_dir():
-        logging.getLogger(__name__).warning("%s does not exist: only the slow poll will see faults", spool)
-    return Watchdog(config, client, Journal(path, cluster), SystemClock()), lock
+    config = load(path)
+    if observe:
+        config = msgspec.structs.replace(config, watchdog=msgspec.structs.replace(config.watchdog, mode="observe"))
+    return config
 
 
-def _cluster_name(client: Any) -> str:
-    """Wait for the controller at start: the journal's keys carry the cluster's name."""
-    from aistation_slurm.errors import SlurmUnavailable
+def _watchdog(config: Config, client: SlurmClient, cluster: str) -> Watchdog:
+    spool = config.watchdog.spool_dir
+    if not Path(spool).is_dir():
+        log.warning("%s does not exist: faults are only seen every %g s", spool, config.watchdog.poll_s)
+    mode = "acts" if config.enforcing(config.watchdog) else "only observes"
+    log.info("watchdog of cluster %s %s; journal %s", cluster, mode, config.watchdog.journal)
+    return Watchdog(config, client, Journal(Path(config.watchdog.journal), cluster), SystemClock())
 
+
+def _wait_for_cluster_name(client: SlurmClient) -> str:
+    """The journal's keys carry the cluster's name, so the first thing needed is a controller that answers."""
     said = False
     while True:
         try:
-            return str(client.cluster_name())
+            return client.cluster_name()
         except SlurmUnavailable as exc:
             if not said:
-                logging.getLogger(__name__).warning("waiting for Slurm: %s", exc)
+                log.warning("waiting for Slurm: %s", exc)
             said = True
-            time.sleep(2)
-
-
-def _locked(path: Path) -> bool:
-    try:
-        fd = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
+            time.sleep(WAIT_FOR_SLURM_S)

@@ -6,16 +6,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Optional
 
 from aistation_slurm.findings import is_our_reason
 from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node
 from aistation_slurm.slurm.gres import gpu_indices
 
-__all__ = ["Attempt", "Cause", "Verdict", "attribute", "bad_nodes"]
+__all__ = ["LATE_EVIDENCE_S", "Attempt", "Cause", "Verdict", "attribute", "bad_nodes"]
 
-CLOCK_SLACK_S = 10
+EARLY_S = 10
 """A drain up to this long before the attempt's start belongs to it: the gate drains while the job is being started."""
+UNSEEN_EARLY_S = 60
+"""The same for an attempt that was never seen running: its start is not known, only its end."""
+LATE_EVIDENCE_S = 60
+"""A fault that a node reports up to this long after the attempt's end explains it: agents also look by poll."""
 
 
 class Cause(str, Enum):
@@ -28,19 +33,34 @@ class Cause(str, Enum):
     TIMEOUT = "timeout"
     PREEMPTED = "preempted"
     OUT_OF_MEMORY = "out_of_memory"
-    REQUEUED_BY_HAND = "requeued_by_hand"
+    REQUEUED = "requeued"
+    """Back in the queue without a fault: a person, preemption, RequeueExit. Not ours to hurry."""
+    LAUNCH_FAILED = "launch_failed"
+    """Held by Slurm after a failed prolog, and none of the attempt's nodes bears a drain of ours."""
+    UNKNOWN = "unknown"
     NONE = "none"
+    """Nothing is wrong."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job. start_time: unix seconds, with the job id its name. ended: None while it runs."""
+    """One start of a job. start_time: unix seconds; with the job id it is the attempt's name. ended: None while it runs.
+
+    gres: Slurm's ``gres_detail``, one text per node, empty where not known. seen: False for an attempt known only by its
+    end; start_time is then the time of that end.
+    """
 
     job_id: int
     start_time: int
     nodes: tuple[str, ...]
-    ended: float | None = None
-    state: str = "running"
+    ended: Optional[float] = None
+    gres: tuple[str, ...] = ()
+    seen: bool = True
+
+    def covers(self, time: float) -> bool:
+        """True where something that happened at ``time`` can have hit this attempt."""
+        first = self.start_time - (EARLY_S if self.seen else UNSEEN_EARLY_S)
+        return time >= first and (self.ended is None or time <= self.ended + LATE_EVIDENCE_S)
 
 
 @dataclass(frozen=True)
@@ -62,51 +82,70 @@ _OWN_CAUSES = {
 }
 
 
-def bad_nodes(job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> dict[str, str]:
-    """Nodes of the attempt that a fault of this attempt's time marks, with the evidence."""
+def bad_nodes(attempt: Attempt, nodes: Mapping[str, Node], *, runs: bool) -> dict[str, str]:
+    """Nodes of the attempt that a fault of its time marks, with the evidence: our drain, DOWN, or a reboot.
+
+    runs: the job still runs. Then a drain for a GPU that it is known not to hold is a neighbour's. Once it has ended that
+    proves nothing: a node has one reason, which names the first of its faults.
+    """
     found = {}
     for index, name in enumerate(attempt.nodes):
         node = nodes.get(name)
         if node is None:
             continue
-        ours = node.drained and is_our_reason(node.reason)
-        recent = node.reason_time is None or node.reason_time >= attempt.start_time - CLOCK_SLACK_S
-        if ours and recent and _concerns(job, index, node.reason):
-            found[name] = node.reason
-        elif not node.responding and node.state == "DOWN":
+        if node.drained and is_our_reason(node.reason):
+            # a reason without a time is of a version that does not print it; the drain is ours all the same
+            recent = node.reason_time is None or attempt.covers(node.reason_time)
+            if recent and (not runs or _concerns(attempt, index, node.reason)):
+                found[name] = node.reason
+                continue
+        if node.state == "DOWN" and (
+            attempt.ended is None if node.reason_time is None else attempt.covers(node.reason_time)
+        ):
             found[name] = f"node is DOWN: {node.reason or 'no reason given'}"
-        elif node.boot_time is not None and node.boot_time > attempt.start_time + CLOCK_SLACK_S:
+        elif _rebooted(attempt, node):
             found[name] = "node rebooted during the attempt"
-    node_name, check = tags.fault_of(job.admin_comment, attempt.start_time)
-    if node_name in attempt.nodes and node_name not in found:
-        found[node_name] = f"{check} (told by the node's agent; its drain is someone else's)"
     return found
 
 
-def _concerns(job: Job, index: int, reason: str) -> bool:
-    """False where the reason names one GPU and the job is known to hold others: a shared node's neighbour is not sick."""
-    match = re.match(r"ais:gpu\.\w+ GPU(\d+) ", reason)
-    if match is None or len(job.gres_detail) != len(job.nodes) or index >= len(job.gres_detail):
+def _rebooted(attempt: Attempt, node: Node) -> bool:
+    """Only while the attempt ran: a reboot after its end is somebody's repair."""
+    if node.boot_time is None or not attempt.seen or node.boot_time <= attempt.start_time + EARLY_S:
+        return False
+    return attempt.ended is None or node.boot_time <= attempt.ended
+
+
+def _concerns(attempt: Attempt, index: int, reason: str) -> bool:
+    """False where the reason names one GPU and the job is known to hold others."""
+    match = re.match(r"ais:gpu\.\w+ GPU(\d+)\b", reason)
+    if match is None or len(attempt.gres) != len(attempt.nodes):
         return True
-    mine = gpu_indices(job.gres_detail[index])
+    mine = gpu_indices(attempt.gres[index])
     return not mine or int(match.group(1)) in mine
 
 
 def attribute(job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Verdict:
     """The cause of this attempt's end, or of its trouble while it runs."""
     if job.state in _OWN_CAUSES:
-        cause = _OWN_CAUSES[job.state]
-        return Verdict(cause, {}, f"job is {job.state}")
-    bad = bad_nodes(job, attempt, nodes)
+        return Verdict(_OWN_CAUSES[job.state], {}, f"the job is {job.state}")
+    if job.state == "UNKNOWN" and not job.completing:
+        return Verdict(Cause.UNKNOWN, {}, "Slurm's output about this job cannot be read without doubt")
+    bad = bad_nodes(attempt, nodes, runs=job.state in ("RUNNING", "SUSPENDED") and not job.completing)
+    told_node, check = tags.fault_of(job.admin_comment, attempt.start_time)
+    if told_node in attempt.nodes and told_node not in bad:
+        bad[told_node] = f"{check} (told by the node's agent; its drain is someone else's)"
     if bad:
-        return Verdict(Cause.INFRASTRUCTURE, bad, "; ".join(f"{n}: {why}" for n, why in bad.items()))
+        return Verdict(Cause.INFRASTRUCTURE, bad, "; ".join(f"{node}: {why}" for node, why in bad.items()))
+    where = _names(attempt.nodes)
     if job.state == "NODE_FAIL":
-        return Verdict(Cause.INFRASTRUCTURE, {}, "Slurm says NODE_FAIL")
+        return Verdict(Cause.INFRASTRUCTURE, {}, f"Slurm says NODE_FAIL on {where}")
     if job.state in ("FAILED", "BOOT_FAIL"):
         how = f"signal {job.exit_signal}" if job.exit_signal else f"exit code {job.exit_code}"
-        return Verdict(Cause.USER, {}, f"job failed with {how}, and no fault was found on {_names(attempt.nodes)}")
+        return Verdict(Cause.USER, {}, f"the job failed with {how}, and no fault was found on {where}")
     if job.state == "PENDING":
-        return Verdict(Cause.REQUEUED_BY_HAND, {}, f"requeued, and no fault was found on {_names(attempt.nodes)}")
+        if job.held_by_failed_launch:
+            return Verdict(Cause.LAUNCH_FAILED, {}, f"a prolog failed, and AIStation drained none of {where}")
+        return Verdict(Cause.REQUEUED, {}, f"requeued, and no fault was found on {where}")
     return Verdict(Cause.NONE, {}, "no fault")
 
 

@@ -5,6 +5,8 @@ A file appears whole or not at all; one that is not of the form goes to ``bad/``
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import re
 import stat
@@ -18,7 +20,10 @@ from aistation_slurm.slurm import hostlist
 
 __all__ = ["JobEnded", "read_spool", "remove"]
 
+log = logging.getLogger(__name__)
+
 MAX_BYTES = 16384
+_unreadable: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -35,19 +40,34 @@ class JobEnded:
     max_restarts: Optional[int] = None
     user_id: Optional[int] = None
 
+    @property
+    def how(self) -> str:
+        """How the batch script ended, in words."""
+        if self.exit_signal:
+            return f"signal {self.exit_signal}"
+        return "exit code not told" if self.exit_code is None else f"exit code {self.exit_code}"
+
 
 def read_spool(folder: Path) -> Iterator[JobEnded]:
     """Events in the order of their arrival. A missing folder is no event (the caller says so once)."""
     try:
-        names = [e.path for e in os.scandir(folder) if e.name.endswith(".ev")]
+        with os.scandir(folder) as entries:
+            names = [e.path for e in entries if e.name.endswith(".ev")]
     except OSError:
         return
     for name in sorted(names, key=_arrival):
         path = Path(name)
-        event = _read(path)
+        try:
+            event = _read(path)
+        except OSError as exc:
+            # it may be readable later, and nothing is lost as long as it lies there
+            if exc.errno != errno.ENOENT and name not in _unreadable:
+                _unreadable.add(name)
+                log.warning("%s: %s; is the spool the watchdog's own?", name, exc.strerror)
+            continue
         if event is not None:
             yield event
-        elif path.exists():
+        else:
             _set_aside(path)
 
 
@@ -64,16 +84,20 @@ def _arrival(name: str) -> float:
 
 
 def _read(path: Path) -> Optional[JobEnded]:
+    """The event; None for what is not one. Raises OSError where it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:  # a link: nobody of ours makes one
+            return None
+        raise
     with os.fdopen(fd, "rb") as handle:
         found = os.fstat(handle.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
             return None
         text = handle.read(MAX_BYTES).decode("utf-8", "replace")
-    fields = dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+    # split("\n") and not splitlines(): the latter also cuts at characters that a user may have in a value
+    fields = dict(line.partition("=")[::2] for line in text.split("\n") if "=" in line)
     job_id = fields.get("JOB_ID", "")
     if not re.fullmatch(r"\d{1,10}", job_id) or fields.get("END") != "1":
         return None
@@ -109,7 +133,9 @@ def _exit(pair: str, status: str) -> tuple[Optional[int], int]:
 
 
 def _set_aside(path: Path) -> None:
+    """To a person's attention, out of the way of the others."""
     folder = path.parent / "bad"
+    log.warning("%s: not an event; moved to %s", path, folder)
     try:
         folder.mkdir(exist_ok=True)
         path.rename(folder / path.name)

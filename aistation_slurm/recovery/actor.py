@@ -1,0 +1,111 @@
+"""Carries out one step on Slurm. Every change is preceded by a fresh look at the very attempt that was judged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from aistation_slurm.errors import SlurmRefused
+from aistation_slurm.recovery.attribution import Attempt, Verdict
+from aistation_slurm.recovery.clock import Clock
+from aistation_slurm.recovery.policy import Limits, Step, StepKind
+from aistation_slurm.slurm import hostlist, tags
+from aistation_slurm.slurm.client import Job, SlurmClient
+
+__all__ = ["Actor", "Outcome"]
+
+STALE_LOOK_S = 2.0
+"""A requeue is not sent when the look that allowed it took longer: it could meet the next attempt."""
+_ALREADY = ("pending execution", "already")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """text begins with done, left, gone or late. state: the attempt's new state, empty where it keeps the old one."""
+
+    text: str
+    state: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Actor:
+    """Raises SlurmUnavailable (it is not known whether the change was made) and SlurmRefused (it was not)."""
+
+    def __init__(self, client: SlurmClient, clock: Clock) -> None:
+        self._client, self._clock = client, clock
+
+    def apply(self, job: Job, attempt: Attempt, verdict: Verdict, step: Step, limits: Limits) -> Outcome:
+        """``job`` as it was judged. At most one look and two changes."""
+        asked = self._clock.monotonic()
+        fresh = self._client.job(job.job_id)
+        if fresh is None:
+            return Outcome("gone: Slurm no longer has the job", "done")
+        if step.kind is StepKind.REQUEUE:
+            return self._requeue(fresh, job, self._clock.monotonic() - asked)
+        if fresh.state in ("COMPLETED", "CANCELLED"):
+            return Outcome(f"left: the job is {fresh.state}", "done")
+        if step.kind is StepKind.ANNOTATE:
+            self._client.update_job(fresh, Comment=tags.comment_with(fresh.comment, step.why))
+            return Outcome("done", "done")
+        if fresh.state != "PENDING" or fresh.completing or fresh.held_by_failed_launch != job.held_by_failed_launch:
+            return Outcome(f"late: the job is {fresh.state} now")
+        if step.kind is StepKind.HOLD:
+            self._client.update_job(fresh, Comment=tags.comment_with(fresh.comment, f"held: {step.why}"))
+            self._client.hold(fresh)
+            return Outcome("done", "done")
+        return self._start(fresh, verdict, step, limits)
+
+    def _requeue(self, fresh: Job, judged: Job, look_s: float) -> Outcome:
+        if fresh.completing or fresh.state == "PENDING" or fresh.start_time != judged.start_time:
+            return Outcome("done: requeued already")
+        if fresh.requeue is False:
+            return Outcome("left: the job asked for --no-requeue", "done")
+        if fresh.state != judged.state:
+            return Outcome(f"late: the job is {fresh.state} now")
+        if look_s > STALE_LOOK_S:
+            return Outcome(f"late: the controller took {look_s:.1f} s to answer; looking again first")
+        try:
+            self._client.requeue(fresh)
+        except SlurmRefused as exc:
+            if any(words in str(exc).lower() for words in _ALREADY):
+                return Outcome("done: requeued already")
+            raise
+        return Outcome("done")
+
+    def _start(self, fresh: Job, verdict: Verdict, step: Step, limits: Limits) -> Outcome:
+        """Keep the job away from the bad nodes, say why, and let it start: one request, then the release."""
+        fields, notes = self._fields(fresh, verdict, step, limits), step.notes
+        try:
+            self._client.update_job(fresh, **fields)
+        except SlurmRefused as exc:
+            if "ExcNodeList" not in fields:
+                raise
+            # an exclusion is an improvement; the restart is what matters, and a drained node is not used anyway
+            notes = (*notes, f"exclusion refused: {exc}")
+            del fields["ExcNodeList"]
+            self._client.update_job(fresh, **fields)
+        if step.kind is StepKind.RELEASE:
+            self._client.release(fresh)
+        return Outcome("done", "restarted", notes)
+
+    def _fields(self, fresh: Job, verdict: Verdict, step: Step, limits: Limits) -> dict[str, str]:
+        restart = limits.restarts_done + 1
+        bad = hostlist.fold(sorted(verdict.bad))
+        why = next(iter(verdict.bad.values()), verdict.text)
+        check = why.split(" ", 1)[0].partition(":")[2] if why.startswith("ais:") else "node_fail"
+        words = re.sub(r" \[[0-9a-f]{6}\]$", "", why)  # the id of a drain reason tells a user nothing
+        away = f" away from {bad}" if bad else ""
+        fields = {
+            "AdminComment": tags.tag_with(
+                fresh.admin_comment,
+                {"attempt": str(restart), "act": step.kind.value, "why": f"{check}@{bad}" if bad else check},
+            ),
+            "Comment": tags.comment_with(
+                fresh.comment, f"restart {restart} of at most {limits.max_restarts}{away}: {words}"
+            ),
+        }
+        if step.start_now:
+            fields["StartTime"] = "now"
+        if set(step.exclude) != set(fresh.excluded_nodes):
+            fields["ExcNodeList"] = hostlist.fold(step.exclude)
+        return fields

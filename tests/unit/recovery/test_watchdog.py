@@ -1,0 +1,500 @@
+"""Whole recoveries on the stand-in for Slurm: what is done, what is left alone, and how soon."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from aistation_slurm.errors import JournalError, SlurmRefused
+from aistation_slurm.recovery.journal import Journal
+from tests.unit.recovery.sim import DRAIN, OPTED_IN, SimJob
+from tests.unit.recovery.world import World
+
+
+@pytest.fixture(params=["22.05", "24.11"])
+def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> World:
+    made = World(tmp_path_factory.mktemp("w"))
+    made.sim.new_shape = request.param == "24.11"
+    return made
+
+
+def restarted(job: SimJob, times: int = 1) -> bool:
+    return len(job.starts) == times + 1 and job.state == "RUNNING"
+
+
+def test_the_agents_requeue_is_sped_up_and_kept_away_from_the_node(world: World) -> None:
+    job = world.running(excluded=["gpu4"])
+    world.sim.drain("gpu2")
+    fault = world.clock.now()
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    # 1.5 s of COMPLETING and the start gap of 2 s, where stock Slurm waits for 121 s
+    assert 3.5 <= world.clock.now() - fault < 5.0
+    assert sorted(job.excluded) == ["gpu2", "gpu4"] or job.nodes == ["gpu1", "gpu3"]
+    assert "gpu2" not in job.nodes
+    assert (len(job.requeues), job.holds, job.releases) == (1, 0, 0)
+    assert job.comment.startswith("mine [ais: restart 1 of at most 3 away from gpu2: ais:gpu.lost GPU3")
+    assert job.admin_comment.startswith("site text [ais resume=auto max=3 attempt=1 act=start why=gpu.lost@gpu2")
+    assert [change for change in world.sim.changes if "NodeName" in change] == []
+
+
+def test_the_watchdog_is_second_when_the_agent_does_not_act(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.run_until(lambda: restarted(job))
+    assert len(job.requeues) == 1
+    assert "gpu1" not in job.nodes
+
+
+def test_a_requeue_by_the_agent_within_its_grace_is_not_doubled(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.watchdog.cycle(everything=True)  # type: ignore[union-attr]
+    world.run_for(3)
+    assert job.requeues == []
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    world.run_for(200)
+    assert len(job.requeues) == 1
+
+
+def test_failed_prolog_is_released_elsewhere(world: World) -> None:
+    world.start()
+    job = world.sim.submit()
+    world.sim.prolog_fails(job, "gpu2")
+    world.run_until(lambda: restarted(job), within_s=20)
+    assert (job.releases, job.holds, len(job.requeues)) == (1, 0, 1)
+    assert job.excluded == ["gpu2"]
+    assert job.starts[1][0] >= job.requeues[0] + 1.5 + 2.0 - 1
+
+
+def test_a_prolog_that_failed_for_someone_elses_reason_stays_held(world: World) -> None:
+    world.start()
+    job = world.sim.submit()
+    world.sim.prolog_fails(job, "gpu2", reason="Prolog error")
+    world.run_for(300)
+    assert (job.state, job.priority, job.releases) == ("PENDING", 0, 0)
+    assert "AIStation drained none of gpu1, gpu2" in world.text(job)
+
+
+@pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"])
+def test_no_hold_of_anybody_else_is_released(world: World, reason: str) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    job.priority, job.reason = 0, reason
+    world.run_for(300)
+    assert (job.state, job.priority, job.releases) == ("PENDING", 0, 0)
+    assert job.comment == "mine"
+    assert f"held ({reason})" in world.text(job)
+
+
+def test_a_held_launch_that_its_user_then_holds_is_the_users(world: World) -> None:
+    world.start()
+    job = world.sim.submit()
+    world.sim.prolog_fails(job, "gpu2")
+    world.run_for(1.0)
+    job.reason, job.description = "JobHeldUser", ""
+    world.run_for(120)
+    assert (job.priority, job.releases) == (0, 0)
+
+
+def test_a_requeue_by_hand_keeps_slurms_delay(world: World) -> None:
+    job = world.running()
+    world.sim.agent_requeues(job)  # anybody's: no node is drained
+    world.run_until(lambda: restarted(job))
+    assert job.starts[1][0] - job.requeues[0] > 120
+    assert world.sim.changes == []
+    assert "requeued, and no fault was found on gpu1, gpu2" in world.text(job)
+
+
+def test_an_administrators_drain_is_no_fault(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu1", "memory test tomorrow")
+    world.run_for(120)
+    assert (job.state, world.sim.changes) == ("RUNNING", [])
+    world.sim.agent_requeues(job)
+    world.run_for(60)
+    assert world.sim.changes == []
+    assert world.sim.nodes["gpu1"].reason == "memory test tomorrow"
+
+
+def test_the_agent_names_a_fault_on_a_node_that_someone_else_drained(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu1", "memory test tomorrow")
+    job.admin_comment = f"[ais resume=auto fault=gpu.lost@gpu1@{job.start_time}]"
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job), within_s=20)
+    assert "gpu1" not in job.nodes
+    assert "fault=gpu.lost@gpu1@" in job.admin_comment
+
+
+def test_exit_1_is_left_alone_and_says_so(world: World) -> None:
+    job = world.running()
+    world.sim.script_ends(job, 256)
+    world.run_for(300)
+    assert (job.state, job.requeues, world.sim.changes) == ("FAILED", [], [])
+    assert "the job failed with exit code 1, and no fault was found on gpu1, gpu2" in world.text(job)
+    assert world.kinds(job).count("left") == 1, "said once"
+
+
+def test_a_job_that_failed_on_a_node_that_is_then_drained_is_requeued(world: World) -> None:
+    job = world.running()
+    world.sim.script_ends(job, 256)
+    world.run_for(10)
+    world.sim.drain("gpu2")
+    world.run_until(lambda: restarted(job), within_s=60)
+    assert (len(job.requeues), job.excluded) == (1, ["gpu2"])
+
+
+def test_a_drain_long_after_a_failure_does_not_explain_it(world: World) -> None:
+    job = world.running()
+    world.sim.script_ends(job, 256)
+    world.run_for(90)
+    world.sim.drain("gpu2")
+    world.run_for(200)
+    assert job.requeues == []
+
+
+def test_a_reboot_after_a_failure_does_not_explain_it(world: World) -> None:
+    job = world.running()
+    world.run_for(60)
+    world.sim.script_ends(job, 256)
+    world.sim.nodes["gpu1"].boot_time = int(world.clock.now()) + 20
+    world.run_for(90)
+    assert job.requeues == []
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE"])
+def test_what_ended_for_another_reason_is_never_requeued(world: World, state: str) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    job.state, job.end_time = state, int(world.clock.now())
+    world.sim._event(job)
+    world.run_for(200)
+    assert (job.requeues, world.sim.changes) == ([], [])
+
+
+def test_node_failure_is_sped_up_with_the_node_excluded(world: World) -> None:
+    job = world.running()
+    world.sim.node_dies("gpu2")
+    died = world.clock.now()
+    world.run_until(lambda: restarted(job))
+    assert world.clock.now() - died < 6
+    assert (len(job.requeues), job.excluded) == (1, ["gpu2"])
+    assert "node is DOWN: Not responding" in world.text(job)
+
+
+def test_the_restart_limit_holds_the_job_and_says_why(world: World) -> None:
+    job = world.running(admin_comment="[ais resume=auto max=1]", node_count=1)
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    world.run_for(40)
+    world.sim.drain(job.nodes[0])
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: job.holds == 1)
+    world.run_for(300)
+    assert (job.state, job.priority, job.holds, len(job.starts)) == ("PENDING", 0, 1, 2)
+    assert job.comment.startswith("mine [ais: held: restart limit of 1 reached; last: gpu2: ais:gpu.lost")
+
+
+def test_what_the_job_asks_for_is_capped(world: World) -> None:
+    world.config = World(world.folder, max_restarts_cap=1).config
+    job = world.running(admin_comment="[ais resume=auto max=9999]", node_count=1)
+    for _ in range(2):
+        world.sim.drain(job.nodes[0])
+        world.sim.agent_requeues(job)
+        world.run_until(
+            lambda: job.holds == 1 or (job.state == "RUNNING" and "DRAIN" not in world.sim.nodes[job.nodes[0]].flags)
+        )
+        world.run_for(35)
+    assert job.holds == 1
+
+
+def test_a_held_launch_at_the_limit_stays_held_with_a_reason(world: World) -> None:
+    world.start()
+    job = world.sim.submit(admin_comment="[ais resume=auto max=0]")
+    world.sim.prolog_fails(job, "gpu1")
+    world.run_for(60)
+    assert (job.releases, job.holds, job.priority) == (0, 0, 0)
+    assert "[ais: restart limit of 0 reached" in job.comment
+
+
+def test_exclusion_never_makes_a_job_impossible(world: World) -> None:
+    job = world.running(node_count=4)
+    world.sim.drain("gpu3")
+    world.sim.agent_requeues(job)
+    world.run_for(30)
+    assert job.excluded == []
+    assert "not excluded (gpu3): the job needs 4 nodes and 3 would be left" in world.text(job)
+    assert job.eligible <= world.clock.now(), "it starts as soon as the node is repaired"
+
+
+def test_a_node_that_the_job_asked_for_is_not_excluded(world: World) -> None:
+    job = world.running(required=["gpu1", "gpu2"])
+    world.sim.drain("gpu2")
+    world.sim.agent_requeues(job)
+    world.run_for(30)
+    assert job.excluded == []
+    assert "asked for it by name" in world.text(job)
+
+
+def test_names_that_slurm_no_longer_knows_are_dropped(world: World) -> None:
+    job = world.running()
+    job.excluded = ["gone7"]
+    world.sim.drain("gpu2")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    assert job.excluded == ["gpu2"]
+
+
+def test_no_requeue_is_honoured(world: World) -> None:
+    job = world.running(requeue=False)
+    world.sim.drain("gpu1")
+    world.run_for(60)
+    assert (job.state, world.sim.changes) == ("RUNNING", [])
+    world.sim.script_ends(job, 9)
+    world.run_for(120)
+    assert world.sim.changes == []
+    assert "--no-requeue" in world.text(job)
+
+
+@pytest.mark.parametrize("admin_comment", ["", "[ais resume=none]", "site text", "[ais: resume=auto]"])
+def test_jobs_that_did_not_opt_in_are_not_touched(tmp_path_factory: pytest.TempPathFactory, admin_comment: str) -> None:
+    world = World(tmp_path_factory.mktemp("w"), spool=False)
+    job = world.running(admin_comment=admin_comment)
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_for(60)
+    assert world.sim.changes == []
+    assert world.kinds(job) == []
+
+
+def test_a_partition_may_be_managed_as_a_whole(tmp_path_factory: pytest.TempPathFactory) -> None:
+    world = World(tmp_path_factory.mktemp("w"), partitions=("gpu",))
+    job = world.running(admin_comment="")
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job), within_s=30)
+    assert "gpu1" not in job.nodes
+
+
+def test_a_neighbours_gpu_on_a_shared_node_is_not_this_jobs_fault(world: World) -> None:
+    job = world.running(node_count=1, gres="gpu:2(IDX:0-1)")
+    mine = world.sim.submit(node_count=1, gres="gpu:2(IDX:2-3)")
+    world.sim.drain(job.nodes[0])  # GPU3
+    world.watchdog.cycle(everything=True)  # type: ignore[union-attr]
+    world.run_for(60)
+    assert (job.state, job.requeues) == ("RUNNING", [])
+    assert mine.requeues == []
+
+
+def test_a_refused_job_is_released_though_the_nodes_reason_names_another_gpu(world: World) -> None:
+    """Several GPUs of a node are lost; the one reason that it has is of the job that met it first."""
+    job = world.running(node_count=1, gres="gpu:1(IDX:0)")
+    world.sim.prolog_fails(job, "gpu1")
+    world.run_until(lambda: restarted(job), within_s=20)
+    assert (job.releases, job.excluded) == (1, ["gpu1"])
+
+
+def test_a_port_drain_of_the_gate_does_not_push_a_running_job_away(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu1", "ais:fabric.port_state mlx5_3/1 DOWN [abc123]")
+    world.run_for(120)
+    assert (job.state, world.sim.changes) == ("RUNNING", [])
+
+
+def test_only_the_array_task_that_was_hit(world: World) -> None:
+    hit = world.running(node_count=1, array=(70, 0))
+    other = world.running(node_count=1, array=(70, 1))
+    world.sim.drain(hit.nodes[0])
+    world.run_until(lambda: restarted(hit), within_s=60)
+    assert other.starts[1:] == []
+    assert {change.split()[2] for change in world.sim.changes} == {"70_0", "JobId=70_0"}
+
+
+def test_a_begin_time_that_somebody_set_is_kept(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_for(2)
+    job.eligible = world.clock.now() + 7200
+    world.run_for(60)
+    assert job.state == "PENDING"
+    assert job.excluded == ["gpu1"]
+    assert not any("StartTime" in change for change in world.sim.changes)
+
+
+def test_without_the_epilog_the_poll_finds_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    world = World(tmp_path_factory.mktemp("w"), spool=False)
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    assert job.starts[1][0] - job.requeues[0] < 40
+
+
+def test_an_attempt_too_short_for_the_poll_is_known_by_its_event(world: World) -> None:
+    world.start()
+    world.run_for(5)
+    job = world.sim.submit()
+    world.clock.sleep(1)
+    world.sim.drain("gpu2")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job), within_s=30)
+    assert job.excluded == ["gpu2"]
+
+
+def test_slurmctld_away_loses_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.sim.down = True
+    with caplog.at_level(logging.WARNING):
+        world.run_for(60)
+    assert sum("Slurm cannot be asked" in record.message for record in caplog.records) == 1, "said once"
+    assert list(world.spool.glob("*.ev")) == [], "the event is in the journal"
+    world.sim.down = False
+    world.run_until(lambda: restarted(job), within_s=20)
+    assert len(job.requeues) == 1
+
+
+def test_a_refusal_is_tried_a_few_times_and_then_left_to_people(world: World) -> None:
+    job = world.running()
+    world.sim.refuse["scontrol update"] = "Access/permission denied"
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_for(119)
+    asked = [call for call in world.sim.calls if call.startswith("scontrol update")]
+    assert 5 <= len(asked) <= 10, "each try with the exclusion and without"
+    assert "given_up" in world.kinds(job)
+    world.run_until(lambda: restarted(job), within_s=60)
+    assert job.starts[1][0] - job.requeues[0] > 120, "stock Slurm's delay is the fallback"
+
+
+def test_an_exclusion_that_is_refused_does_not_cost_the_restart(world: World) -> None:
+    job = world.running()
+    original = world.sim._update
+
+    def picky(line: str, fields: dict[str, str]) -> None:
+        if "ExcNodeList" in fields:
+            raise SlurmRefused(f"{line}: Requested node configuration is not available")
+        original(line, fields)
+
+    world.sim._update = picky  # type: ignore[method-assign]
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job), within_s=20)
+    assert "exclusion refused" in world.text(job)
+
+
+def test_observe_only_changes_nothing_and_says_what_it_would_do(tmp_path_factory: pytest.TempPathFactory) -> None:
+    world = World(tmp_path_factory.mktemp("w"), mode="observe")
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.run_for(40)
+    world.sim.agent_requeues(job)
+    world.run_for(60)
+    assert world.sim.changes == []
+    assert "observe only: would requeue: gpu1: ais:gpu.lost" in world.text(job)
+    assert "observe only: would start: gpu1: ais:gpu.lost" in world.text(job)
+    assert world.kinds(job).count("observed") == 2, "each said once"
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
+def test_a_clock_that_is_set_neither_stops_nor_hurries_it(world: World, jump_s: float) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_for(2.0)
+    before = world.clock.monotonic()
+    world.clock.set_wall(jump_s)
+    world.run_until(lambda: restarted(job), within_s=20)
+    assert world.clock.monotonic() - before < 20
+    assert len(job.requeues) == 1
+
+
+def test_the_job_vanishes_in_between(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_for(0.5)
+    del world.sim.jobs[job.job_id]
+    world.run_for(60)
+    assert world.sim.changes == []
+    assert world.watchdog is not None
+    assert not world.watchdog.busy
+
+
+def test_nothing_happens_little_is_asked(world: World) -> None:
+    world.running()
+    before = len(world.sim.calls)
+    world.run_for(600)
+    assert len(world.sim.calls) - before <= 2 * 600 / 30 + 2
+
+
+def test_a_full_disk_stops_every_action_until_it_is_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    job = world.running()
+    watchdog = world.watchdog
+    assert watchdog is not None
+    full = True
+
+    def disk(point: str) -> None:
+        if full and point.startswith("before"):
+            raise JournalError("journal.db: database or disk is full; check the disk's free space and the file's owner")
+
+    world.journal_hook = disk
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    rounds = 0
+    sleep = world.clock.sleep
+
+    def counted(seconds: float) -> None:
+        nonlocal rounds
+        rounds += 1
+        watchdog.stopping = rounds > 20
+        sleep(seconds)
+
+    world.clock.sleep = counted  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING):
+        watchdog.run()
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    assert world.sim.changes == []
+    assert len(list(world.spool.glob("*.ev"))) == 1, "the event waits on the disk"
+    assert sum("nothing is done until it can" in record.message for record in caplog.records) == 1
+    full = False
+    watchdog.stopping = False
+    world.run_until(lambda: restarted(job), within_s=130)
+    assert len(job.requeues) == 1
+
+
+def test_two_jobs_on_one_node_and_many_at_once(world: World) -> None:
+    jobs = [world.running(node_count=1) for _ in range(4)]
+    for name in ("gpu1", "gpu2"):
+        world.sim.drain(name)
+    world.run_until(lambda: len(jobs[0].requeues) == len(jobs[1].requeues) == 1, within_s=60)
+    world.run_for(30)
+    assert [len(job.requeues) for job in jobs] == [1, 1, 0, 0]
+    assert all(job.excluded == [job.starts[0][1][0]] for job in jobs[:2])
+
+
+def test_the_journal_outlives_the_watchdog(world: World) -> None:
+    job = world.running()
+    world.sim.drain("gpu2")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    world.run_for(35)
+    reader = Journal(world.folder / "var" / "journal.db", "", read_only=True)
+    assert [row["kind"] for row in reader.incidents(job_id=job.job_id)] == [
+        "started",
+        "ended",
+        "judged",
+        "start",
+        "started",
+    ]
+    assert [row["state"] for row in reader.attempts(job.job_id)] == ["restarted", "running"]
+    assert [(row["kind"], row["outcome"]) for row in reader.actions(job.job_id)] == [("start", "done")]
+    assert DRAIN in reader.attempts(job.job_id)[0]["why"]
+    assert OPTED_IN[:9] in job.admin_comment
