@@ -78,6 +78,7 @@ class Agent:
         self._look_now = threading.Event()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._klog: Optional[KernelLog] = None
+        self._klog_retry_at = 0.0
         self._said: set[str] = set()
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
@@ -105,25 +106,34 @@ class Agent:
             self._look_now.set()
 
     def _loop(self) -> None:
-        poller = select.poll()
-        poller.register(self._wake_reader, select.POLLIN)
         alive_every, alive_at = watchdog_interval_s(), 0.0
         while not self._stopping:
+            poller = select.poll()
+            poller.register(self._wake_reader, select.POLLIN)
             if self._klog is not None and self._klog.pollable:
                 poller.register(self._klog.fileno(), select.POLLIN)
             poller.poll(1000 * self._pause(alive_every))
             self._drain_wake_pipe()
-            self._follow_kernel()
-            while not self._reports.empty():
-                self._take(self._reports.get())
-            if (Path(self.state_dir) / "refresh").exists():
-                self._refresh_wanted()
-            if self.reaction is not None:
-                self.reaction.act()
-                self.reaction.watch_for_return()
+            try:
+                self._step()
+            except Exception:
+                # a bug in one reaction must not end the watch; it is said each time, and not too often
+                log.exception("internal error; going on")
+                time.sleep(IDLE_POLL_S)
             if time.monotonic() >= alive_at:
                 notify("WATCHDOG=1")
                 alive_at = time.monotonic() + min(alive_every, 3600.0)
+
+    def _step(self) -> None:
+        """Everything that may be due now."""
+        self._follow_kernel()
+        while not self._reports.empty():
+            self._take(self._reports.get())
+        if (Path(self.state_dir) / "refresh").exists():
+            self._refresh_wanted()
+        if self.reaction is not None:
+            self.reaction.act()
+            self.reaction.watch_for_return()
 
     def _pause(self, alive_every: float) -> float:
         wait = IDLE_POLL_S if self._klog is not None and self._klog.pollable else FILE_POLL_S
@@ -170,6 +180,7 @@ class Agent:
 
     def _open_klog(self) -> None:
         path = self.config.probe.kmsg
+        self._klog_retry_at = time.monotonic() + self.config.node.poll_s
         try:
             self._klog = KernelLog(path)
             self._klog.read_new()  # what is there already is judged by the first look
@@ -182,7 +193,11 @@ class Agent:
     def _follow_kernel(self) -> None:
         """React to fatal messages at once."""
         if self._klog is None:
-            return
+            if time.monotonic() < self._klog_retry_at:
+                return
+            self._open_klog()
+            if self._klog is None:
+                return
         try:
             records = self._klog.read_new()
         except OSError as exc:

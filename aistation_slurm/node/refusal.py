@@ -43,7 +43,7 @@ def refuse(
     if conf:
         plain_env["SLURM_CONF"] = conf
     try:
-        with DrainLock(state_dir, min(1.0, budget_s / 4)) as held:
+        with DrainLock(state_dir, min(3.0, budget_s / 2)) as held:
             if not held:
                 return True, "another part of AIStation is draining this node right now"
             left = deadline - time.monotonic()

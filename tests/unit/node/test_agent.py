@@ -196,6 +196,45 @@ def test_a_check_that_fails_by_a_bug_does_not_end_the_agent(
     assert any("could not be checked" in r.message for r in caplog.records)
 
 
+def test_a_client_that_fails_by_a_bug_does_not_end_the_agent(node: SimNode) -> None:
+    slurm = FakeSlurm(job())
+    failed: list[str] = []
+
+    def bug(call: str) -> None:
+        if len(failed) < 2:
+            failed.append(call)
+            raise KeyError("job_state")
+
+    slurm.hook = bug
+
+    def body() -> None:
+        until((node.run / "state").exists, "the first state")
+        node.inject(gpu_lost(3))
+        until(lambda: slurm.made("requeue"), "the requeue after all")
+
+    Running(Agent(node.config, slurm)).while_running(body)
+    assert len(failed) == 2
+
+
+def test_a_kernel_log_that_comes_later_is_followed(node: SimNode) -> None:
+    log = Path(node.config.probe.kmsg)
+    text = log.read_text()
+    log.unlink()
+    node.toml.write_text(node.toml.read_text().replace("poll_s = 600.0", "poll_s = 0.3"))
+    slurm = FakeSlurm(job())
+    agent = Agent(node.config, slurm)
+
+    def body() -> None:
+        until((node.run / "state").exists, "the first state")
+        log.write_text(text)
+        until(lambda: agent._klog is not None, "the log is open")
+        node.inject(xid(2, 64))
+        until(lambda: slurm.made("requeue"), "the requeue")
+
+    Running(agent).while_running(body)
+    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.xid GPU2 ")
+
+
 def test_a_hang_in_question_is_looked_at_again_soon(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """poll_s is 600 s; the second look that confirms must not wait that long."""
     monkeypatch.setattr(agent_module, "HANG_RECHECK_S", 0.2)
