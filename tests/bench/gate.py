@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from rich.console import Console
@@ -51,10 +50,7 @@ def measure(console: Console, rounds: int) -> None:
         seconds: dict[str, list[float]] = {name: [] for name, _ in commands}
         batch = 10
         for _ in track(range(rounds // batch), description="gate", console=console, transient=True):
-            out = cluster.run(
-                [sys.executable if sys.executable.startswith("/usr") else "/usr/bin/python3", "-c", code, str(batch)],
-                host=node,
-            ).stdout
+            out = cluster.run(["/usr/bin/python3", "-c", code, str(batch)], host=node).stdout
             for line in out.splitlines():
                 name, took, exit_code = line.rsplit(" ", 2)
                 if exit_code != "0":
