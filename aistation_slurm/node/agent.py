@@ -23,8 +23,9 @@ from aistation_slurm.detectors import gpu as gpu_detector
 from aistation_slurm.detectors.kernel_events import Event, find_events
 from aistation_slurm.errors import AistationError, StateFileError
 from aistation_slurm.findings import Finding, Status
-from aistation_slurm.node import history
+from aistation_slurm.node import history, jobs
 from aistation_slurm.node.drain import HANG, fatal
+from aistation_slurm.node.gpu_memory import leftover_memory
 from aistation_slurm.node.health import NodeReport, check_node
 from aistation_slurm.node.publish import gres_indices, publish
 from aistation_slurm.node.reaction import Reaction
@@ -79,6 +80,7 @@ class Agent:
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._klog: Optional[KernelLog] = None
         self._klog_retry_at = 0.0
+        self._leftover: set[str] = set()
         self._said: set[str] = set()
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
@@ -228,6 +230,7 @@ class Agent:
         if first:
             notify("READY=1")
             log.info("%s: %s", report.node, report.status.value)
+        self._watch_idle_memory(report)
         self._react(report, report.findings, complete=True)
 
     def _react(self, report: NodeReport, findings: Sequence[Finding], *, complete: bool) -> None:
@@ -241,6 +244,16 @@ class Agent:
             return None
         minor = next((gpu.minor for gpu in self.report.gpus if gpu.pci == device), -1)
         return gres_indices(self.report, self.config).get(minor)
+
+    def _watch_idle_memory(self, report: NodeReport) -> None:
+        """Say once when a GPU that no job holds has memory in use without a process."""
+        held = {index for record in jobs.read_all(self.state_dir).values() for index in record.gpus}
+        gres = gres_indices(report, self.config)
+        idle = [gpu for gpu in report.nvml.gpus if gres.get(gpu.minor, -1) not in held]
+        found = {line.partition(":")[0]: line for line in leftover_memory(idle, self.config.epilog.memory_free_mib)}
+        for name in found.keys() - self._leftover:
+            log.warning("%s; no job holds this GPU", found[name])
+        self._leftover = set(found)
 
     def _refresh_wanted(self) -> None:
         """An epilog asks for a fresh state by leaving this file."""

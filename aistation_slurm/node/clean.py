@@ -18,22 +18,20 @@ import msgspec
 
 from aistation_slurm.config import Config, load
 from aistation_slurm.errors import AistationError
-from aistation_slurm.node import history, jobs, state
-from aistation_slurm.node.drain import HANG, drain_for
-from aistation_slurm.node.health import check_node
+from aistation_slurm.node import jobs, state
+from aistation_slurm.node.gpu_memory import leftover_memory
 from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.lock import agent_is_running
 from aistation_slurm.node.orphans import EndedJob, judge
 from aistation_slurm.node.processes import ProcessFacts, live_jobs, read_process, start_ticks
-from aistation_slurm.node.publish import publish
 from aistation_slurm.probes.gres import gpu_minors
 from aistation_slurm.probes.nvml import GpuSnapshot, read_nvml
 
 __all__ = ["end_processes", "ended_job", "main", "orphans"]
 
+HANG = "gpu.driver_hang"
 NVML_DEADLINE_S = 5.0
 KILL_WAIT_S = 2.0
-MIB = 1 << 20
 
 
 def main() -> int:
@@ -71,12 +69,8 @@ def _clean(config: Config, record: JobRecord) -> None:
         for process in left:
             print(f"{_name(process)} did not end after SIGKILL; it sits in the kernel")
         gpus = _own_gpus(config, record)
-    for gpu in gpus:
-        used = (gpu.memory_used or 0) // MIB
-        if used > config.epilog.memory_free_mib and not gpu.processes:
-            print(
-                f"GPU{gpu.minor} {gpu.pci}: {used} MiB in use and no process shown, limit {config.epilog.memory_free_mib}"
-            )
+    for line in leftover_memory(gpus, config.epilog.memory_free_mib):
+        print(line)
 
 
 def _own_gpus(config: Config, record: JobRecord) -> list[GpuSnapshot]:
@@ -187,6 +181,12 @@ def _refresh(config: Config) -> None:
         except OSError as exc:
             print(f"{state_dir}/refresh: {exc.strerror}")
         return
+    # only here, since these imports cost more than all the rest of the epilog
+    from aistation_slurm.node import history
+    from aistation_slurm.node.drain import drain_for
+    from aistation_slurm.node.health import check_node
+    from aistation_slurm.node.publish import publish
+
     try:
         report = check_node(config, now=time.time(), events=history.events(config))
         publish(report, config)

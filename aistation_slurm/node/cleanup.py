@@ -1,7 +1,8 @@
 """After a job: end its orphan GPU processes, see that its GPUs are free, have the node's state read anew.
 
 Two halves. :func:`main` is what ``epilog/aistation-epilog`` calls: standard library only, bounded, always exit 0, since
-any other code drains the node with "Epilog error". It starts :func:`clean` in the full interpreter for jobs that had GPUs.
+any other code drains the node with "Epilog error". Where the user still has processes, or no agent runs, it starts
+node/clean.py in the full interpreter.
 No question to the controller is asked: which jobs are here is seen on the node itself (shared/cases/114).
 """
 
@@ -11,7 +12,9 @@ import os
 
 from aistation_slurm.errors import StateFileError
 from aistation_slurm.node import bounded, jobs, nodelog, state
-from aistation_slurm.node.gate_job import GateJob
+from aistation_slurm.node.gate_job import GateJob, number
+from aistation_slurm.node.lock import agent_is_running
+from aistation_slurm.node.user_processes import has_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +54,12 @@ def _clean(prefix: str, env: Mapping[str, str], state_dir: str) -> list[str]:
     record = jobs.read(state_dir, int(job.job_id))
     if not job.gpus and not (record is not None and record.gpus):
         jobs.remove(state_dir, int(job.job_id))
+        return []
+    uid = number(env.get("SLURM_JOB_UID", ""), -1)
+    if uid > 0 and agent_is_running(state_dir) and not has_processes(uid):
+        # nothing can be an orphan; the agent looks at the GPUs at once. A slow epilog delays the requeue of its job
+        jobs.remove(state_dir, int(job.job_id))
+        state.write_file(f"{state_dir}/refresh", b"")
         return []
     python = _interpreter(prefix, state_dir)
     if not python:

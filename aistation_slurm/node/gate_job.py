@@ -61,8 +61,8 @@ def indices(text: str) -> frozenset[int]:
 
 
 def number(text: str, otherwise: int) -> int:
-    """A plain decimal number of at most nine digits."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else otherwise
+    """A plain decimal number of at most ten digits, as the largest uid has."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else otherwise
 
 
 def matches(pattern: str, check: str) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,10 +17,12 @@ import pytest
 from aistation_slurm.config import Config
 from aistation_slurm.findings import Finding, Status
 from aistation_slurm.node import agent as agent_module
-from aistation_slurm.node import state
+from aistation_slurm.node import jobs, state
 from aistation_slurm.node.agent import Agent, kernel_findings, look_at_node
 from aistation_slurm.node.health import NodeReport
 from aistation_slurm.node.history import events
+from aistation_slurm.node.jobs import JobRecord
+from aistation_slurm.probes.nvml import GpuProcess, GpuSnapshot, NvmlSnapshot
 from tests.cluster.faults import gpu_lost, ib_down, kernel_log, xid
 from tests.unit.node.fake_slurm import FakeSlurm, job
 from tests.unit.node.sim import REPOSITORY, SimNode
@@ -100,6 +103,22 @@ def test_the_kernels_words_alone_name_the_gpu(node: SimNode) -> None:
     assert [(f.check, f.subject) for f in fatal] == [("gpu.xid", f"GPU2 {node.hardware.gpu(2).pci[:-2]}")]
     complete = [f for f in look_at_node(node.config).findings if f.drains]
     assert fatal == complete, "the urgent and the complete look give one and the same reason"
+
+
+def test_memory_in_use_on_a_gpu_that_nobody_holds_is_said_once(node: SimNode, caplog: pytest.LogCaptureFixture) -> None:
+    jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset({0}), "", 1.0))
+    used = {0: 70_000, 1: 500, 2: 70_000, 3: 70_000}
+    busy = (GpuProcess(4242),)
+    gpus = tuple(
+        GpuSnapshot(i, pci=f"0000:0{i}:00.0", minor=i, memory_used=mib << 20, processes=busy if i == 3 else ())
+        for i, mib in used.items()
+    )
+    report = dataclasses.replace(node.report(), nvml=NvmlSnapshot(gpus=gpus))
+    agent = Agent(node.config, FakeSlurm(), lambda _: report)
+    for _ in range(3):
+        agent.once()
+    said = [r.getMessage() for r in caplog.records]
+    assert said == ["GPU2 0000:02:00.0: 70000 MiB in use and no process shown, limit 1024 MiB; no job holds this GPU"]
 
 
 # ---- the loop

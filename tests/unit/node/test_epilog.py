@@ -37,6 +37,23 @@ def test_the_record_goes_and_the_state_comes(node: SimNode) -> None:
     assert node.calls() == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
+@pytest.mark.parametrize("uid", [20077, 20078])
+def test_a_user_without_processes_and_an_agent_make_it_quick(node: SimNode, uid: int) -> None:
+    """No interpreter of the suite, no NVML; uid 20078 has a process, so there the GPUs are looked at."""
+    lock = take_agent_lock(str(node.run))
+    left = subprocess.Popen(["/bin/sleep", "600"], user=20078, group=20078, extra_groups=[])
+    try:
+        ran = epilog(node, SLURM_JOB_UID=str(uid))
+    finally:
+        os.close(lock)
+        left.kill()
+        left.wait()
+    assert ran.returncode == 0
+    assert ("NVML could not be asked" in ran.stderr) == (uid == 20078)
+    assert (node.run / "refresh").exists()
+
+
 def test_with_an_agent_the_epilog_only_asks_for_a_fresh_state(node: SimNode) -> None:
     lock = take_agent_lock(str(node.run))
     try:

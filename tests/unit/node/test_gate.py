@@ -74,6 +74,14 @@ def test_the_gate_notes_the_job_for_agent_and_epilog(node: SimNode) -> None:
     assert (node.run / "jobs/42").stat().st_mode & 0o777 == 0o600
 
 
+def test_the_largest_uid_is_a_uid(node: SimNode) -> None:
+    node.write_state()
+    gate(node, SLURM_JOB_UID="4294967294")
+    record = jobs.read(str(node.run), 42)
+    assert record is not None
+    assert record.uid == 4294967294
+
+
 @pytest.mark.parametrize("resume", ["", "none", "$(id)", "auto\nresume=hf", "AUTO"])
 def test_no_other_word_opts_a_job_in(node: SimNode, resume: str) -> None:
     node.write_state()
