@@ -118,19 +118,22 @@ def _rate(port: PortSnapshot, ports: Sequence[PortSnapshot], want: Expect) -> Fi
 
 def _device_files(ports: Sequence[PortSnapshot]) -> list[Finding]:
     """What libibverbs needs. ``issm`` is not asked for: only a subnet manager uses it, and sites switch it off."""
+    hcas = list(dict.fromkeys(p.hca for p in ports))
     out = []
-    for hca in dict.fromkeys(p.hca for p in ports):
-        mine = [p for p in ports if p.hca == hca]
-        missing = [name for name, there in (("uverbs", mine[0].verbs), ("umad", _umad(mine))) if there is False]
-        if missing:
-            text = f"no {' and no '.join(missing)} device: is its kernel module loaded?"
-            out.append(_finding("fabric.device_files", Status.FAIL, hca, text, Action.INSPECT))
+    for name in ("uverbs", "umad"):
+        missing = [hca for hca in hcas if _lacks(name, [p for p in ports if p.hca == hca])]
+        text = f"no {name} device for {', '.join(missing)}: is its kernel module loaded?"
+        if len(missing) == len(hcas) > 1:
+            missing, text = ["HCAs"], f"not every HCA has a {name} device: is its kernel module loaded?"
+        out += [_finding("fabric.device_files", Status.FAIL, hca, text, Action.INSPECT) for hca in missing]
     return out
 
 
-def _umad(ports: Sequence[PortSnapshot]) -> Optional[bool]:
-    """Only InfiniBand needs management datagrams from user space."""
-    return ports[0].umad if any(p.infiniband for p in ports) else None
+def _lacks(name: str, ports: Sequence[PortSnapshot]) -> bool:
+    if name == "uverbs":
+        return ports[0].verbs is False
+    # only InfiniBand needs management datagrams from user space
+    return ports[0].umad is False and any(p.infiniband for p in ports)
 
 
 def _finding(check: str, status: Status, subject: object, evidence: str, action: Action = Action.NONE) -> Finding:

@@ -100,13 +100,14 @@ def _records(lines: Iterable[str]) -> Iterator[Optional[Record]]:
     dropping = False  # continuation lines of a record that is not the kernel's go with it
     indent: Optional[int] = None
     document: list[str] = []
+    pretty = True  # JSON spread over lines; a stray brace in a text log must not swallow what follows
     for raw in lines:
         line = raw.rstrip("\r\n")
         if indent is None and line.strip():
             indent = len(line) - len(line.lstrip(" \t"))  # a pasted, indented log
         if indent and not line[:indent].strip():
             line = line[indent:]
-        if document or line in ("{", "["):
+        if document or (pretty and line in ("{", "[")):
             document.append(line)
             if line in ("}", "]") or len(document) > _JSON_LINES_MAX:
                 if pending is not None:
@@ -115,6 +116,7 @@ def _records(lines: Iterable[str]) -> Iterator[Optional[Record]]:
                 yield from _json_records("\n".join(document))
                 document = []
             continue
+        pretty = pretty and not line.strip()
         if _BOOT.fullmatch(line.strip()):
             if pending is not None:
                 yield pending

@@ -38,7 +38,7 @@ def read_gpus(root: Path, step: Callable[[str], None] = lambda _: None) -> list[
         if _line(path / "vendor") != _VENDOR or not _line(path / "class").startswith(_CLASSES):
             continue
         step(f"sysfs of {path.name}")
-        alive = _alive(path / "config")
+        alive = _alive(path)
         step(f"/proc/driver/nvidia of {path.name}")
         information = _information(root / "proc/driver/nvidia/gpus" / path.name / "information")
         minor = information.get("Device Minor", "")
@@ -47,13 +47,16 @@ def read_gpus(root: Path, step: Callable[[str], None] = lambda _: None) -> list[
     return found
 
 
-def _alive(config: Path) -> Optional[bool]:
+def _alive(device: Path) -> Optional[bool]:
     try:
-        with config.open("rb") as handle:
+        with (device / "config").open("rb") as handle:
             head = handle.read(4)
     except OSError:
-        return None
-    return None if len(head) < 4 else head != b"\xff\xff\xff\xff"
+        head = b""
+    if len(head) == 4:
+        return head != b"\xff\xff\xff\xff"
+    # a copy made without the binary files: what was read when the device was found
+    return False if _line(device / "revision") == "0xff" else None
 
 
 def _line(path: Path) -> str:

@@ -74,7 +74,8 @@ def read_ports(root: Path, step: Callable[[str], None] = lambda _: None) -> list
             continue
         for number in numbers:
             step(f"sysfs of {device.name}/{number}")
-            found.append(_port(device, number, _has(verbs, device.name), _has(umad, device.name)))
+            has = [_has(owners, device.name, len(devices)) for owners in (verbs, umad)]
+            found.append(_port(device, number, *has))
     return found
 
 
@@ -118,10 +119,13 @@ def _owners(folder: Path, prefix: str) -> Optional[list[str]]:
         return None
 
 
-def _has(owners: Optional[list[str]], device: str) -> Optional[bool]:
-    """Whether the device has its file; None where that cannot be told (no class, or entries without a name)."""
-    if owners is None or (owners and not any(owners)):
+def _has(owners: Optional[list[str]], device: str, devices: int) -> Optional[bool]:
+    """Whether the device has its file; None where that cannot be told: no such class, or entries that name no device (then
+    only their number counts)."""
+    if owners is None:
         return None
+    if owners and not any(owners):
+        return None if len(owners) >= devices else False
     return device in owners
 
 
