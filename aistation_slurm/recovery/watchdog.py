@@ -30,7 +30,7 @@ SPOOL_LOOK_S = 0.2
 AFTER_ACTION_S = 0.3
 RETRY_S = 5.0
 """Slurm or the journal's disk is away: try again after this long."""
-MANY = 8
+MANY = 3
 """More jobs than this to look at are looked at together, in one request."""
 REFUSALS_MAX = 5
 LATE_RETRY_S = 1.0
