@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aistation_slurm.errors import SlurmRefused
 from aistation_slurm.recovery.attribution import Attempt, Verdict
@@ -45,15 +45,22 @@ class Actor:
         if fresh.state in ("COMPLETED", "CANCELLED"):
             return Outcome(f"left: the job is {fresh.state}", "done")
         if step.kind is StepKind.ANNOTATE:
-            self._client.update_job(fresh, Comment=tags.comment_with(fresh.comment, step.why))
-            return Outcome("done", "done")
+            return Outcome("done", "done", self._annotate(fresh, step.why))
         if fresh.state != "PENDING" or fresh.completing or fresh.held_by_failed_launch != job.held_by_failed_launch:
             return Outcome(f"late: the job is {fresh.state} now")
         if step.kind is StepKind.HOLD:
-            self._client.update_job(fresh, Comment=tags.comment_with(fresh.comment, f"held: {step.why}"))
+            notes = self._annotate(fresh, f"held: {step.why}")
             self._client.hold(fresh)
-            return Outcome("done", "done")
+            return Outcome("done", "done", notes)
         return self._start(fresh, verdict, step, limits)
+
+    def _annotate(self, fresh: Job, text: str) -> tuple[str, ...]:
+        """Say it in the job's Comment. Some versions refuse that for a job that has ended; then it is only journaled."""
+        try:
+            self._client.update_job(fresh, Comment=tags.comment_with(fresh.comment, text))
+        except SlurmRefused as exc:
+            return (f"the job's comment could not be set: {exc}",)
+        return ()
 
     def _requeue(self, fresh: Job, judged: Job, look_s: float) -> Outcome:
         if fresh.completing or fresh.state == "PENDING" or fresh.start_time != judged.start_time:
@@ -64,8 +71,12 @@ class Actor:
             return Outcome(f"late: the job is {fresh.state} now")
         if look_s > STALE_LOOK_S:
             return Outcome(f"late: the controller took {look_s:.1f} s to answer; looking again first")
+        leader = fresh
+        if fresh.het_job_id is not None and fresh.het_job_id != fresh.job_id:
+            # Slurm requeues a heterogeneous job as a whole, through its first component
+            leader = replace(fresh, job_id=fresh.het_job_id)
         try:
-            self._client.requeue(fresh)
+            self._client.requeue(leader)
         except SlurmRefused as exc:
             if any(words in str(exc).lower() for words in _ALREADY):
                 return Outcome("done: requeued already")

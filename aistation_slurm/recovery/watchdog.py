@@ -121,9 +121,11 @@ class Watchdog:
         if managed:
             self._nodes = {node.name: node for node in self._client.nodes()}
         self._due.clear()
+        present = {job.job_id for job in jobs}
+        self._noted = {key for key in self._noted if key[0] in present}
         for job in managed:
             self._step(job, self._nodes)
-        for job_id in open_jobs - {job.job_id for job in jobs}:
+        for job_id in open_jobs - present:
             self._journal.forget(job_id)
 
     def _look_at(self, due: Iterable[int]) -> None:
@@ -257,7 +259,7 @@ class Watchdog:
         )
         self._journal.done(action, attempt, self._clock.now(), text, f"{kind}: {text}; {step.why}", state)
         for note in notes:
-            self._journal.note(self._clock.now(), "not_excluded", note, job_id=job.job_id)
+            self._journal.note(self._clock.now(), "note", note, job_id=job.job_id)
         if state:
             return None
         return LATE_RETRY_S if text.startswith("late") else AFTER_ACTION_S

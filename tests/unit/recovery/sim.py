@@ -82,6 +82,7 @@ class SimJob:
     gres: str = "gpu:8(IDX:0-7)"
     partition: str = "gpu"
     array: Optional[tuple[int, int]] = None
+    het: int = 0
     starts: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     requeues: list[float] = field(default_factory=list)
     """Times of the requeues that Slurm accepted, whoever asked."""
@@ -296,6 +297,7 @@ class Sim:
             "requeue": job.requeue,
             "batch_flag": job.batch,
             "gres_detail": [job.gres] * len(job.nodes) if job.state == "RUNNING" else [],
+            "het_job_id": job.het,
             "array_job_id": job.array[0] if job.array else 0,
             "array_task_id": job.array[1] if job.array else None,
         }

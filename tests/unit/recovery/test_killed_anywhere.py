@@ -78,7 +78,7 @@ def play(world: World, story: Callable[[World], SimJob], kill_at: int, away_s: f
         world.start()
         world.run_until(restarted, within_s=200)
     world.sim.hook = world.journal_hook = lambda point: None
-    world.run_for(160)  # anything that was to come late would come now
+    world.run_for(160, step_s=2.0)  # anything that was to come late would come now
     return job, moments
 
 
@@ -119,7 +119,7 @@ def test_a_request_that_got_no_answer_is_not_sent_twice(tmp_path_factory: pytest
     world.run_until(lambda: len(job.starts) == 2, within_s=60)
     assert lost
     assert len([c for c in world.sim.calls if c.startswith("scontrol requeue")]) == 1
-    world.run_for(160)
+    world.run_for(160, step_s=2.0)
     assert (len(job.requeues), len(job.starts)) == (1, 2)
 
 

@@ -498,3 +498,30 @@ def test_the_journal_outlives_the_watchdog(world: World) -> None:
     assert [(row["kind"], row["outcome"]) for row in reader.actions(job.job_id)] == [("start", "done")]
     assert DRAIN in reader.attempts(job.job_id)[0]["why"]
     assert OPTED_IN[:9] in job.admin_comment
+
+
+def test_a_failed_job_at_the_limit_is_told_why_it_is_not_requeued(world: World) -> None:
+    job = world.running(admin_comment="[ais resume=auto max=0]")
+    world.sim.drain("gpu2")
+    world.sim.script_ends(job, 256)
+    world.run_for(100)
+    assert (job.requeues, job.state) == ([], "FAILED")
+    assert "[ais: restart limit of 0 reached" in job.comment
+    assert world.kinds(job).count("annotate") == 1
+
+
+def test_a_comment_that_is_refused_does_not_cost_the_hold(world: World) -> None:
+    job = world.running(admin_comment="[ais resume=auto max=0]")
+    world.sim.refuse["scontrol update"] = "Job has already finished"
+    world.sim.drain("gpu2")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: job.holds == 1, within_s=30)
+    assert "comment could not be set" in world.text(job)
+
+
+def test_a_heterogeneous_job_is_requeued_through_its_leader(world: World) -> None:
+    world.running(node_count=1, het=100)
+    component = world.running(node_count=1, het=100)
+    world.sim.drain(component.nodes[0])
+    world.run_until(lambda: any("requeue" in change for change in world.sim.changes), within_s=60)
+    assert world.sim.changes[0] == "scontrol requeue 100"

@@ -45,17 +45,17 @@ class World:
         self.watchdog = Watchdog(self.config, CliBackend(self.config.slurm, self.sim.run), self.journal, self.clock)
         return self.watchdog
 
-    def run_until(self, reached: Callable[[], bool], within_s: float = 300.0) -> None:
+    def run_until(self, reached: Callable[[], bool], within_s: float = 300.0, step_s: float = 0.2) -> None:
         watchdog = self.watchdog or self.start()
         limit = self.clock.monotonic() + within_s
         while not reached():
             assert self.clock.monotonic() < limit, f"not reached in {within_s:g} s; {self.story()}"
             watchdog.cycle()
-            self.clock.sleep(0.2)
+            self.clock.sleep(step_s)
 
-    def run_for(self, seconds: float) -> None:
+    def run_for(self, seconds: float, step_s: float = 0.2) -> None:
         end = self.clock.monotonic() + seconds
-        self.run_until(lambda: self.clock.monotonic() >= end, seconds + 60)
+        self.run_until(lambda: self.clock.monotonic() >= end, seconds + 60, step_s)
 
     def running(self, **fields: Any) -> SimJob:
         """A job that runs and that the watchdog has seen running."""
