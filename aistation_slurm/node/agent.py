@@ -24,7 +24,7 @@ from aistation_slurm.detectors.kernel_events import Event, find_events
 from aistation_slurm.errors import AistationError, StateFileError
 from aistation_slurm.findings import Finding, Status
 from aistation_slurm.node import history, jobs
-from aistation_slurm.node.drain import HANG, fatal
+from aistation_slurm.node.drain import HANG, conclusive, fatal
 from aistation_slurm.node.gpu_memory import leftover_memory
 from aistation_slurm.node.health import NodeReport, check_node
 from aistation_slurm.node.publish import gres_indices, publish
@@ -231,7 +231,7 @@ class Agent:
             notify("READY=1")
             log.info("%s: %s", report.node, report.status.value)
         self._watch_idle_memory(report)
-        self._react(report, report.findings, complete=True)
+        self._react(report, report.findings, complete=conclusive(report))
 
     def _react(self, report: NodeReport, findings: Sequence[Finding], *, complete: bool) -> None:
         if self.reaction is None:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.errors import SlurmUnavailable
-from aistation_slurm.findings import Finding, drain_reason, is_our_reason
+from aistation_slurm.findings import Finding, Status, drain_reason, is_our_reason
+from aistation_slurm.node import acted, history
 from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.health import NodeReport
 from aistation_slurm.node.lock import DrainLock
 from aistation_slurm.slurm.client import Node, SlurmClient
 
-__all__ = ["HANG", "DrainResult", "Outcome", "drain_for", "drain_node", "fatal", "resume_node"]
+__all__ = ["HANG", "DrainResult", "Outcome", "conclusive", "drain_for", "drain_node", "fatal", "resume_node"]
 
 log = logging.getLogger(__name__)
 
@@ -106,15 +108,58 @@ def drain_for(report: NodeReport, config: Config, client: SlurmClient) -> str:
     Raises SlurmUnavailable and SlurmRefused.
     """
     found = fatal(report.findings)
+    state_dir = config.node.state_dir
+    present = {(f.check, f.subject) for f in found}
+    known = acted.read(state_dir)
+    if known - present and conclusive(report):
+        known &= present
+        _remember(state_dir, known)
     if not found:
         return ""
-    reason = drain_reason(found[0], node=report.node, boot_id=report.boot_id)
+    new = [f for f in found if (f.check, f.subject) not in known]
+    reason = drain_reason((new or found)[0], node=report.node, boot_id=report.boot_id)
     if not config.enforcing(config.agent):
         return f"observe mode: would drain {report.node}: {reason}"
-    if breaker_open(config.node.state_dir, time.time()):
+    if not new:
+        return _look_for_return(report.node, reason, config, client)
+    if breaker_open(state_dir, time.time()):
         return f"the mass-drain breaker is open: {report.node} is not drained for {reason}"
-    result = drain_node(client, report.node, reason, config.node.state_dir)
+    result = drain_node(client, report.node, reason, state_dir)
+    if is_our_reason(result.reason):
+        _remember(state_dir, known | present)
+        _note_drained(config)
     return f"{report.node} drained ({result.outcome.value}): {result.reason}"
+
+
+def _look_for_return(name: str, reason: str, config: Config, client: SlurmClient) -> str:
+    """Everything found was drained for before: an administrator who gave the node back is not argued with."""
+    if _look(client, name).drained:
+        _note_drained(config)
+        return ""
+    try:
+        acted.write(config.node.state_dir, history.given_back(config, acted.read(config.node.state_dir)))
+    except OSError as exc:
+        log.warning("%s: %s", config.node.state_dir, exc)
+    return f"{name} was drained for this and somebody gave it back since; not drained again: {reason}"
+
+
+def _remember(state_dir: str, keys: AbstractSet[acted.Key]) -> None:
+    try:
+        acted.write(state_dir, keys)
+    except OSError as exc:
+        log.warning("%s/acted: %s", state_dir, exc)
+
+
+def _note_drained(config: Config) -> None:
+    try:
+        history.note_drained(config)
+    except OSError as exc:
+        log.warning("%s/klog-drained: %s", config.node.state_dir, exc)
+
+
+def conclusive(report: NodeReport) -> bool:
+    """Whether a fault that this look does not show has gone away: not where driver or bus could not be asked."""
+    return not any(f.status is Status.UNKNOWN and f.check in (HANG, "gpu.lost") for f in report.findings)
 
 
 def fatal(findings: Sequence[Finding]) -> list[Finding]:

@@ -66,8 +66,13 @@ class Gate:
             self.record()
             return PASS
         blame = self.judge()
-        if blame is not None and self.refuse(blame):
-            return REFUSE
+        while blame is not None:
+            if self.refuse(blame):
+                return REFUSE
+            if self.state.mode != "enforce":
+                break
+            self.forgive(blame)
+            blame = self.judge()  # a fault that is dealt with hides no other one
         self.record()
         return PASS
 
@@ -241,6 +246,17 @@ class Gate:
         refused, why = refusal.refuse(self.state, self.state_dir, line, self.env, budget)
         self.say(f"{'refused' if refused else 'passes'}: {what}; {why}")
         return refused
+
+    def forgive(self, line: DeviceLine) -> None:
+        """The node was given back after a drain for this fault: neither it nor others of that kind refuse the job."""
+        from aistation_slurm.node import acted, refusal
+
+        assert self.state is not None
+        known = acted.read(self.state_dir)
+        line.status = "unknown"
+        for other in self.state.gpus + self.state.node_findings:
+            if other.status == "fail" and refusal.of_the_past(other) and (other.check, other.subject) in known:
+                other.status = "unknown"
 
     def record(self) -> None:
         from aistation_slurm.node import jobs

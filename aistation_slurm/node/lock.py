@@ -17,7 +17,8 @@ __all__ = ["DrainLock", "agent_is_running", "take_agent_lock"]
 class DrainLock:
     """Agent, gate and `aistation check --act` set or clear this node's drain only under it.
 
-    ``with DrainLock(state_dir, wait_s) as held:``; ``held`` is False when another holds it for longer.
+    ``with DrainLock(state_dir, wait_s) as held:``; ``held`` is False when another holds it for longer. Where the lock cannot be
+    made (a full or read-only /run) it counts as held: two requests in one moment do less harm than a sick node in service.
     """
 
     def __init__(self, state_dir: str, wait_s: float) -> None:
@@ -26,8 +27,11 @@ class DrainLock:
         self.fd = -1
 
     def __enter__(self) -> bool:
-        os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return True
         deadline = time.monotonic() + self.wait_s
         while True:
             try:
@@ -39,7 +43,9 @@ class DrainLock:
                 time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 def take_agent_lock(state_dir: str) -> int:

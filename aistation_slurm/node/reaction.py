@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 30.0
 RETURN_POLL_S = 30.0
+AGAIN_S = 3.0
+"""Until the look for a returned node when the kernel repeats a fault that was acted on; a storm of lines costs one look."""
 
 
 @dataclass
@@ -38,6 +40,8 @@ class _Pending:
     drained: bool = False
     told: bool = False
     """The node's reason tells of the first finding; else it is someone else's, or of an earlier fault of ours."""
+    unseen: bool = False
+    """The node's reason tells whoever gives it back nothing of GPUs."""
 
 
 class Reaction:
@@ -64,6 +68,8 @@ class Reaction:
         self.state_dir = config.node.state_dir
         self.done = RequeuedAttempts(Path(self.state_dir) / "requeued")
         self.acted = set(acted.read(self.state_dir))
+        self.unseen: set[acted.Key] = set()
+        """Acted on, but under a drain whose reason does not tell of it: told when the node is given back."""
         self.pending: Optional[_Pending] = None
         self.retry_at = 0.0
         self._return_at = 0.0
@@ -73,17 +79,22 @@ class Reaction:
     def see(self, findings: Sequence[Finding], *, complete: bool) -> None:
         """Take in the fatal findings of one look and act. ``complete``: the look covered every check."""
         present = {(f.check, f.subject) for f in findings}
-        if complete and self.acted - present:
-            self.acted &= present
-            self._remember()
-        new = [f for f in findings if (f.check, f.subject) not in self.acted]
+        if complete:
+            self.unseen &= present
+            if self.acted - present:
+                self.acted &= present
+                self._remember()
+        elif present & self.acted:
+            # the kernel says it again: of a drained node, or of one that was given back and is not well
+            self._return_at = min(self._return_at, self.monotonic() + AGAIN_S)
+        new = [f for f in findings if (f.check, f.subject) not in self.acted | self.unseen]
         if new:
             waiting = self.pending.findings if self.pending else ()
             reason = drain_reason((waiting or tuple(new))[0], node=self.node, boot_id=self.boot_id)
             add = tuple(f for f in new if (f.check, f.subject) not in {(w.check, w.subject) for w in waiting})
             if add:
                 before = self.pending or _Pending((), reason)
-                self.pending = _Pending(waiting + add, reason, before.drained, before.told)
+                self.pending = _Pending(waiting + add, reason, before.drained, before.told, before.unseen)
                 self.retry_at = 0.0
         self.act()
 
@@ -113,11 +124,12 @@ class Reaction:
         self._later()
 
     def watch_for_return(self) -> None:
-        """Notice, at most every 30 s and only on a node that we had drained, that somebody gave it back.
+        """Notice, at most every 30 s and only on a node with faults that were acted on, that somebody gave it back.
 
-        From then on older kernel messages do not count: what they told of was repaired, though the log still has them.
+        From then on kernel messages of before do not count: what they told of was repaired, though the log still has them.
+        A fault that came while someone else's drain was on the node is drained for now.
         """
-        if not self.acted or self.pending is not None or self.monotonic() < self._return_at:
+        if not (self.acted or self.unseen) or self.pending is not None or self.monotonic() < self._return_at:
             return
         self._return_at = self.monotonic() + RETURN_POLL_S
         if not self.config.enforcing(self.config.agent):
@@ -126,20 +138,29 @@ class Reaction:
             found = next((n for n in self.client.nodes([self.node]) if n.name == self.node), None)
         except (SlurmUnavailable, SlurmRefused):
             return
-        if found is None or found.drained:
+        if found is None:
             return
-        log.warning("%s was given back by somebody; kernel messages until now count as dealt with", self.node)
         try:
-            history.forget_past(self.config)
+            if found.drained:
+                history.note_drained(self.config)
+                return
+            if self.unseen:
+                log.warning(
+                    "%s was given back by somebody who cannot have known of a fault that came meanwhile", self.node
+                )
+                self.unseen.clear()
+                return
+            log.warning("%s was given back by somebody; kernel messages of before count as dealt with", self.node)
+            self.acted = history.given_back(self.config, self.acted)
+            self._remember()
         except OSError as exc:
-            self._say_once(f"{self.state_dir}/klog-since: {exc}")
-        self.acted = {key for key in self.acted if key[0] not in history.CHECKS}
-        self._remember()
+            self._say_once(f"{self.state_dir}: {exc}")
 
     def _drain(self, pending: _Pending) -> None:
         result = drain_node(self.client, self.node, pending.reason, self.state_dir)
         pending.drained = True
         pending.told = result.reason == pending.reason
+        pending.unseen = not result.reason.startswith("ais:gpu.") and not pending.told
         if result.outcome is Outcome.SET:
             log.warning("%s drained: %s", self.node, result.reason)
         else:
@@ -186,6 +207,7 @@ class Reaction:
 
     def _observe(self, pending: _Pending) -> None:
         log.warning("observe mode: would drain %s: %s", self.node, pending.reason)
+        pending.unseen = True  # nobody was told; the gate, which may enforce, must not take it for dealt with
         if self.config.agent.requeue:
             records, lost = jobs.read_all(self.state_dir), self._lost_gres(pending.findings)
             try:
@@ -196,7 +218,15 @@ class Reaction:
         self._finish(pending)
 
     def _finish(self, pending: _Pending) -> None:
-        self.acted |= {(f.check, f.subject) for f in pending.findings}
+        keys = {(f.check, f.subject) for f in pending.findings}
+        if pending.unseen:
+            self.unseen |= keys
+        else:
+            self.acted |= keys
+            try:
+                history.note_drained(self.config)
+            except OSError as exc:
+                self._say_once(f"{self.state_dir}/klog-drained: {exc}")
         self._return_at = self.monotonic() + RETURN_POLL_S
         self.pending = None
         self._retry_s = RETRY_FIRST_S

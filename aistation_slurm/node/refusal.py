@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from aistation_slurm.node.state import DeviceLine, NodeState
 
-__all__ = ["node_flags", "node_name", "reason_for", "refuse"]
+__all__ = ["node_flags", "node_name", "of_the_past", "reason_for", "refuse"]
 
-HISTORY = ("gpu.xid",)
-"""Checks that tell of the past: the kernel log keeps an Xid until the next boot, also after the GPU was reset."""
+LOG_WORDS = frozenset({"Xid 79", "fallen off the bus in the kernel log"})
+"""All that gpu.lost says (detectors/gpu.py) where bus and driver show nothing."""
 
 
 def refuse(
@@ -35,8 +35,10 @@ def refuse(
     deadline = time.monotonic() + max(budget_s, 1.0)
     name = node_name(env)
     reason = reason_for(line, name, state.boot_id)
+    # drained for before: it is for whoever gave the node back to know, and where that cannot be asked, doubt starts the job
+    told = of_the_past(line) and (line.check, line.subject) in acted.read(state_dir)
     if not name:
-        return True, "no SLURMD_NODENAME: the drain reason is left to Slurm"
+        return not told, "no SLURMD_NODENAME: the drain reason is left to Slurm"
     scontrol = f"{state.bin_dir.rstrip('/')}/scontrol"
     plain_env = dict(bounded.PLAIN_ENV)
     conf = state.slurm_conf or env.get("SLURM_CONF", "")
@@ -45,15 +47,18 @@ def refuse(
     try:
         with DrainLock(state_dir, min(3.0, budget_s / 2)) as held:
             if not held:
-                return True, "another part of AIStation is draining this node right now"
+                return not told, "another part of AIStation is draining this node right now"
             left = deadline - time.monotonic()
             shown = bounded.run([scontrol, "-o", "show", "node", name], left / 2, plain_env)
             if shown.code != 0:
                 # without a look at what is there we would write over an administrator's words
-                return True, f"it is not known whether {name} is drained, so Slurm's own reason must do: {said(shown)}"
+                return (
+                    not told,
+                    f"it is not known whether {name} is drained, so Slurm's own reason must do: {said(shown)}",
+                )
             if "DRAIN" in node_flags(shown.output):
                 return True, f"{name} is drained already; its reason stays"
-            if line.check in HISTORY and (line.check, line.subject) in acted.read(state_dir):
+            if told:
                 return False, f"{name} was drained for this very {line.check} and somebody gave it back since"
             update = [scontrol, "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}"]
             done = bounded.run(update, max(deadline - time.monotonic(), 0.5), plain_env)
@@ -62,6 +67,11 @@ def refuse(
             return True, f"{name} drained: {reason}"
     except OSError as exc:
         return True, f"drain reason not set, Slurm drains with its own: {exc}"
+
+
+def of_the_past(line: DeviceLine) -> bool:
+    """Told by the kernel log alone, which keeps it until the next boot, also after the GPU was reset."""
+    return line.check == "gpu.xid" or (line.check == "gpu.lost" and set(line.evidence.split(", ")) <= LOG_WORDS)
 
 
 def reason_for(line: DeviceLine, node: str, boot: str) -> str:

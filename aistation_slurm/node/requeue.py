@@ -73,11 +73,15 @@ class RequeuedAttempts:
         return attempt in self._seen
 
     def add(self, attempt: Attempt) -> None:
-        """Raises OSError where it cannot be kept; the requeue must then not be made."""
+        """Raises OSError where it cannot be kept; the requeue must then not be made, and may be tried again."""
         self._seen[attempt] = None
         while len(self._seen) > KEPT:
             del self._seen[next(iter(self._seen))]
-        self._write()
+        try:
+            self._write()
+        except OSError:
+            del self._seen[attempt]
+            raise
 
     def discard(self, attempt: Attempt) -> None:
         """The request certainly had no effect: it may be made again."""

@@ -8,9 +8,10 @@ import pytest
 
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable, StateFileError
 from aistation_slurm.findings import Finding, Status
-from aistation_slurm.node import drain
+from aistation_slurm.node import drain, history
 from aistation_slurm.node.drain import Outcome
 from aistation_slurm.node.lock import DrainLock, agent_is_running, take_agent_lock
+from tests.cluster.faults import xid
 from tests.unit.node.fake_slurm import FakeSlurm
 from tests.unit.node.sim import SimNode
 
@@ -183,3 +184,55 @@ def test_a_refusal_is_passed_on(tmp_path: Path) -> None:
     slurm.hook = refuse
     with pytest.raises(SlurmRefused, match="permission denied"):
         drain.drain_node(slurm, "gpu1", OURS, str(tmp_path))
+
+
+def test_check_act_does_not_argue_with_an_administrator_who_gave_the_node_back(tmp_path: Path) -> None:
+    """From cron it finds the same Xid in the kernel log at every run until the next boot."""
+    node = SimNode(tmp_path)
+    node.inject(xid(1, 95))
+    slurm = FakeSlurm()
+    report = node.report(node.finding("gpu.xid", 1), node.finding("gpu.lost", 2))
+    drain.drain_for(report, node.config, slurm)
+    assert drain.drain_for(report, node.config, slurm) == ""
+    slurm.set_node("gpu1", "")
+    assert "gave it back" in drain.drain_for(report, node.config, slurm)
+    assert len(slurm.made("drain")) == 1
+    assert history.events(node.config) == []
+
+
+def test_check_act_drains_again_for_a_fault_that_came_again(tmp_path: Path) -> None:
+    node = SimNode(tmp_path)
+    node.inject(xid(1, 95))
+    slurm = FakeSlurm()
+    report = node.report(node.finding("gpu.xid", 1))
+    drain.drain_for(report, node.config, slurm)
+    slurm.set_node("gpu1", "")
+    node.inject(xid(1, 95))
+    for _ in range(2):  # the first run only learns that the node is back
+        drain.drain_for(report, node.config, slurm)
+    assert len(slurm.made("drain")) == 2
+
+
+def test_check_act_drains_again_for_a_fault_that_had_gone(tmp_path: Path) -> None:
+    node = SimNode(tmp_path)
+    slurm = FakeSlurm()
+    unasked = Finding("gpu.driver_hang", Status.UNKNOWN, "NVIDIA driver", "nvmlInit did not return")
+    drain.drain_for(node.report(node.finding("gpu.xid", 1)), node.config, slurm)
+    slurm.set_node("gpu1", "")
+    drain.drain_for(node.report(unasked), node.config, slurm)  # says nothing of the GPU either way
+    drain.drain_for(node.report(node.finding("gpu.xid", 1)), node.config, slurm)
+    assert len(slurm.made("drain")) == 1
+    node.inject(xid(1, 95))
+    drain.drain_for(node.report(), node.config, slurm)
+    drain.drain_for(node.report(node.finding("gpu.xid", 1)), node.config, slurm)
+    assert len(slurm.made("drain")) == 2
+
+
+def test_check_act_under_another_ones_drain_remembers_nothing(tmp_path: Path) -> None:
+    node = SimNode(tmp_path)
+    slurm = FakeSlurm()
+    slurm.set_node("gpu1", "swap a cable, bob")
+    drain.drain_for(node.report(node.finding("gpu.xid", 1)), node.config, slurm)
+    slurm.set_node("gpu1", "")
+    drain.drain_for(node.report(node.finding("gpu.xid", 1)), node.config, slurm)
+    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.xid GPU1 ")

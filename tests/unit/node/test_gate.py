@@ -10,9 +10,12 @@ from typing import Optional
 
 import pytest
 
+from aistation_slurm.detectors import gpu as gpu_detector
 from aistation_slurm.findings import Finding, Status
-from aistation_slurm.node import acted, jobs
-from tests.cluster.faults import gpu_lost, ib_down, ib_rate
+from aistation_slurm.node import acted, history, jobs
+from aistation_slurm.probes.nvml import NvmlSnapshot
+from aistation_slurm.probes.pci import PciGpu
+from tests.cluster.faults import gpu_lost, ib_down, ib_rate, xid
 from tests.unit.node.sim import PROLOG, SimNode
 
 
@@ -265,6 +268,45 @@ def test_a_lost_gpu_is_refused_also_after_somebody_gave_the_node_back(node: SimN
     node.write_state(finding)
     acted.write(str(node.run), [(finding.check, finding.subject)])
     assert gate(node).returncode == 1
+
+
+def test_a_lost_gpu_that_only_the_log_tells_of_is_not_drained_for_again(node: SimNode) -> None:
+    """Xid 79 stays in the kernel log after the GPU was reset; the bus and the driver show it well."""
+    node.inject(xid(1, 79))
+    events = history.events(node.config)
+    facts = gpu_detector.GpuFacts(NvmlSnapshot(), [PciGpu(node.hardware.gpu(1).pci, True, 1)], events, whole_node=False)
+    finding = next(f for f in gpu_detector.findings(facts) if f.check == "gpu.lost")
+    assert finding.status is Status.FAIL
+    node.write_state(finding)
+    acted.write(str(node.run), [(finding.check, finding.subject)])
+    ran = gate(node)
+    assert ran.returncode == 0
+    assert "gave it back" in ran.stderr
+
+
+def test_a_fault_that_was_dealt_with_hides_no_other_one(node: SimNode) -> None:
+    node.inject(gpu_lost(1))
+    old = node.finding("gpu.xid", 0)
+    node.write_state(old)
+    acted.write(str(node.run), [(old.check, old.subject)])
+    assert gate(node).returncode == 1
+    assert "<Reason=ais:gpu.lost GPU1 " in node.calls()[-1]
+
+
+def test_in_doubt_a_fault_that_was_dealt_with_does_not_refuse(node: SimNode) -> None:
+    """The controller does not say whether the node was given back: exit 1 would drain it all the same."""
+    node.scontrol(show="exit 1")
+    finding = node.finding("gpu.xid", 1)
+    node.write_state(finding)
+    acted.write(str(node.run), [(finding.check, finding.subject)])
+    assert gate(node).returncode == 0
+
+
+def test_the_reason_is_set_also_where_no_lock_can_be_made(node: SimNode) -> None:
+    node.write_state(node.finding("gpu.lost", 1))
+    (node.run / "drain.lock").mkdir()
+    assert gate(node).returncode == 1
+    assert "<Reason=ais:gpu.lost GPU1 " in node.calls()[-1]
 
 
 # ---- modes

@@ -251,3 +251,77 @@ def test_a_node_given_back_starts_with_a_clean_kernel_log(node: SimNode, clock: 
     assert [e.xid for e in history.events(node.config)] == [95]
     react.see([node.finding("gpu.xid", 2)], complete=True)
     assert len(slurm.made("drain")) == 2
+
+
+def test_the_same_fault_again_after_a_node_came_back_is_a_new_one(node: SimNode, clock: Clock) -> None:
+    """Given back without a repair, the GPU fails again before anyone has looked whether the node is back."""
+    slurm = FakeSlurm(job())
+    react = reaction(node, slurm, clock)
+    node.inject(xid(2, 95))
+    react.see([node.finding("gpu.xid", 2)], complete=True)
+    slurm.set_node("gpu1", "")
+    clock.now += 1
+    node.inject(xid(2, 95))
+    react.see([node.finding("gpu.xid", 2)], complete=False)
+    clock.now += 5
+    react.watch_for_return()
+    assert len(history.events(node.config)) == 1
+    react.see([node.finding("gpu.xid", 2)], complete=True)
+    assert len(slurm.made("drain")) == 2
+
+
+def test_a_lost_gpu_that_only_the_log_tells_of_can_be_lost_again(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm()
+    react = reaction(node, slurm, clock)
+    node.inject(xid(2, 79))
+    react.see([node.finding("gpu.lost", 2)], complete=True)
+    slurm.set_node("gpu1", "")
+    node.inject(xid(2, 79))
+    clock.now += 60
+    react.watch_for_return()
+    react.see([node.finding("gpu.lost", 2)], complete=True)
+    assert len(slurm.made("drain")) == 2
+
+
+@pytest.mark.parametrize("reason", ["swap a cable, bob", "ais:fabric.rate mlx5_1/1 200 Gb/s [123456]"])
+def test_a_fault_under_another_drain_is_drained_for_when_the_node_comes_back(
+    node: SimNode, clock: Clock, reason: str
+) -> None:
+    """Whoever gives it back knows of the cable and not of the GPU."""
+    slurm = FakeSlurm()
+    slurm.set_node("gpu1", reason)
+    react = reaction(node, slurm, clock)
+    node.inject(xid(2, 95))
+    for _ in range(3):
+        react.see([node.finding("gpu.xid", 2)], complete=True)
+    assert slurm.made("drain") == []
+    slurm.set_node("gpu1", "")
+    clock.now += 60
+    react.watch_for_return()
+    assert [e.xid for e in history.events(node.config)] == [95]
+    react.see([node.finding("gpu.xid", 2)], complete=True)
+    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.xid GPU2 ")
+    slurm.set_node("gpu1", "")
+    react.see([node.finding("gpu.xid", 2)], complete=True)
+    assert len(slurm.made("drain")) == 1  # once told, an administrator is not argued with
+
+
+def test_what_was_only_observed_is_not_taken_for_told(tmp_path: Path, clock: Clock) -> None:
+    """The gate may enforce where the agent observes; a node that was never drained was never given back."""
+    node = SimNode(tmp_path, agent={"mode": "observe"})
+    reaction(node, FakeSlurm(), clock).see([node.finding("gpu.xid", 2)], complete=True)
+    assert acted.read(str(node.run)) == frozenset()
+
+
+def test_a_state_directory_that_cannot_be_written_keeps_no_sick_node_in_service(node: SimNode, clock: Clock) -> None:
+    """The drain comes without its lock, the requeue as soon as it can be remembered."""
+    node.run.write_text("a file where the folder should be", encoding="ascii")
+    slurm = FakeSlurm(job())
+    react = reaction(node, slurm, clock)
+    react.see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.lost GPU3 ")
+    assert slurm.made("requeue") == []
+    node.run.unlink()
+    clock.now += 60
+    react.act()
+    assert slurm.made("requeue") == ["requeue 7"]
