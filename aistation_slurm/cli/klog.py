@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import click
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.detectors.kernel_events import Event, deciding, find_events
 from aistation_slurm.errors import ProbeError
-from aistation_slurm.probes.klog_text import log_lines, read_text
+from aistation_slurm.probes.klog import KernelLog
+from aistation_slurm.probes.klog_text import Record, log_lines, read_text
 
 __all__ = ["command"]
 
@@ -39,17 +43,33 @@ def scan(ctx: click.Context, source: str, all_boots: bool, as_json: bool) -> Non
       dmesg | aistation klog scan
       journalctl -k -b -o json | aistation klog scan - --json
     """
+    ignored: Counter[str] = Counter()
     try:
-        piped = (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
-        events = find_events(read_text(piped if source == "-" else log_lines(Path(source))), all_boots)
+        events = find_events(_records(source, ignored), all_boots)
     except (OSError, EOFError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise ProbeError(f"{source}: cannot be read: {reason}; name a log file, or - for standard input") from exc
     if as_json:
-        click.echo(json.dumps(_as_json(events), indent=2))
+        click.echo(json.dumps({**_as_json(events), "lines_ignored": ignored["lines"]}, indent=2))
     else:
         _table(events)
+        if ignored["lines"]:
+            click.echo(f"aistation: {ignored['lines']} lines were not written by the kernel and do not count", err=True)
     ctx.exit(EXIT_PROBLEM if any(e.drain for e in events) else EXIT_OK)
+
+
+def _records(source: str, ignored: Counter[str]) -> Iterable[Record]:
+    """Records of the file, of standard input, or of /dev/kmsg itself (which never ends, and so is read without waiting)."""
+    if source == "-":
+        return read_text((line.decode("utf-8", "replace") for line in sys.stdin.buffer), ignored)
+    status = os.stat(source)
+    if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(1, 11):
+        log = KernelLog(source)
+        try:
+            return log.read_new()
+        finally:
+            log.close()
+    return read_text(log_lines(Path(source)), ignored)
 
 
 def _as_json(events: list[Event]) -> dict[str, Any]:

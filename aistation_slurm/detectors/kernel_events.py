@@ -20,6 +20,9 @@ from aistation_slurm.probes.klog_text import Record
 __all__ = ["Event", "deciding", "find_events", "gpu_key"]
 
 
+NVLINK_XID = 74
+
+
 @dataclass(frozen=True)
 class Event:
     """One thing that happened, of one kernel record (or of several that say the same).
@@ -242,7 +245,8 @@ def _xid(match: re.Match[str], record: Record) -> Event:
         # recovering an IMEX domain concerns several nodes; it is shown, and not this node's to drain for
         needed = action in ("gpu_reset", "reboot")
         return replace(event, fatal=needed, drain=needed, action=action, recovery_action=name)
-    return event
+    link = nvrm_lines.LINK.match(rest) if code == NVLINK_XID else None
+    return replace(event, link=int(link.group(1))) if link else event
 
 
 def _recovery_actions(events: list[Event]) -> list[Event]:

@@ -8,6 +8,7 @@ from typing import Optional
 __all__ = [
     "ADDRESS",
     "DRIVER_LOADED",
+    "LINK",
     "NOTICE",
     "NVLINK",
     "NVRM",
@@ -39,6 +40,9 @@ _WHO = re.compile(r"pid=('?<?[\w ]*>?'?)(?:\([^)]*\))?,\s*(?:name=(.*?)(?:,\s+|$
 
 # NVRM: Xid (PCI:0018:01:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x...)
 NVLINK = re.compile(r"(\w+)\s+(Non-?fatal|Fatal)\s+XC(\d+)\s+i\d+\s+Link\s+(-?\d+)\s*(?:\(|$)", re.IGNORECASE)
+
+# NVRM: Xid (PCI:0000:3b:00): 74, pid=..., name=..., NVLink: fatal error detected on link 3(0x10000, 0x0, ...)
+LINK = re.compile(r"NVLink: .*?\blink (\d+)\b", re.IGNORECASE)
 
 # GPU recovery action changed from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)
 _RECOVERY = re.compile(

@@ -102,12 +102,12 @@ def check_node(
     found: list[Finding] = []
     blocked: list[pending.Blocked] = []
     nvml, pci, ports = NvmlSnapshot(absent=True), [], []
+    state_dir = Path(config.node.state_dir)
     if _wanted("gpu", only):
         settings = config.probe
         if profile == "full":
             patience = settings.nvml_deadline_s * FULL_PROFILE_PATIENCE
             settings = msgspec.structs.replace(settings, nvml_deadline_s=patience)
-        state_dir = Path(config.node.state_dir)
         bus, stuck = pending.call(
             "pci", lambda step: msgspec.to_builtins(read_gpus(root, step)), SYSFS_DEADLINE_S, state_dir, boot
         )
@@ -127,7 +127,9 @@ def check_node(
             late = asked.error if asked.late else ""
             found += [*judged, _driver_hang(blocked, late, config.probe.hang_confirm_s)]
     if _wanted("fabric", only):
-        read = run_child(lambda step: msgspec.to_builtins(read_ports(root, step)), SYSFS_DEADLINE_S)
+        read, _ = pending.call(
+            "rdma", lambda step: msgspec.to_builtins(read_ports(root, step)), SYSFS_DEADLINE_S, state_dir, boot
+        )
         ports = msgspec.convert(read.value or [], list[PortSnapshot])
         if read.error:
             found.append(Finding("fabric.port_state", Status.UNKNOWN, "HCAs", read.error, scope=Scope.SHARED))
@@ -135,7 +137,7 @@ def check_node(
             found += fabric.findings(ports, config.expect, host_probe.uptime_s())
     if _wanted("host", only):
         found += host.memory_findings(host_probe.read_memory(root), config.expect)
-        found += host.disk_findings(host_probe.read_disks(config.expect.disk_paths), config.expect)
+        found += host.disk_findings(host_probe.read_disks(config.expect.disk_paths, state_dir, boot), config.expect)
     kept, rows = _asked_for(found, only), tuple(_gpu_rows(nvml, pci))
     return NodeReport(name, boot, now, profile, kept, rows, _port_rows(ports, config), nvml)
 

@@ -7,10 +7,11 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from aistation_slurm.probes.child import run_child
+from aistation_slurm.probes import pending
 
 __all__ = [
     "Disk",
@@ -122,14 +123,15 @@ def read_memory(root: Path) -> Optional[Memory]:
     return Memory(int(values["MemTotal"]), int(values["MemAvailable"]))
 
 
-def read_disks(paths: Sequence[str], deadline_s: float = 3.0) -> list[Disk]:
+def read_disks(paths: Sequence[str], state_dir: Path, boot: str, deadline_s: float = 3.0) -> list[Disk]:
     """statvfs in a child for each path: a hung mount must not hang the check, nor hide the other paths. A path that does not
-    exist is left out."""
+    exist is left out. state_dir, boot: as in probes/pending.py."""
     found = []
     for path in paths:
-        result = run_child(lambda step, path=path: _ask_disk(path, step), deadline_s)  # type: ignore[misc]
+        name = "disk" + re.sub(r"[^\w.]+", "-", path)
+        result, _ = pending.call(name, partial(_ask_disk, path), deadline_s, state_dir, boot)
         if result.error:
-            found.append(Disk(path, error=f"statvfs: {result.error}"))
+            found.append(Disk(path, error=result.error))
         elif result.value is not None:
             found.append(Disk(path, **result.value))
     return found

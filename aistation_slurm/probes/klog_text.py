@@ -12,6 +12,7 @@ import calendar
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -81,10 +82,11 @@ def log_lines(path: Path) -> Iterator[str]:
             yield from (line.decode("utf-8", "replace") for line in unpacked)
 
 
-def read_text(lines: Iterable[str]) -> Iterator[Record]:
-    """Records in the order of ``lines``, one at a time; lines that the kernel did not write are left out."""
+def read_text(lines: Iterable[str], ignored: Optional[Counter[str]] = None) -> Iterator[Record]:
+    """Records in the order of ``lines``, one at a time. Lines that the kernel did not write are left out, and counted in
+    ``ignored["lines"]``."""
     boot, fresh = "", False
-    for record in _records(lines):
+    for record in _records(lines, Counter() if ignored is None else ignored):
         if record is None:
             fresh = True
             continue
@@ -94,7 +96,7 @@ def read_text(lines: Iterable[str]) -> Iterator[Record]:
         yield replace(record, new_boot=True) if first else record
 
 
-def _records(lines: Iterable[str]) -> Iterator[Optional[Record]]:
+def _records(lines: Iterable[str], ignored: Counter[str]) -> Iterator[Optional[Record]]:
     """Records with their continuation lines joined by newlines; None at a boot marker."""
     pending: Optional[Record] = None
     dropping = False  # continuation lines of a record that is not the kernel's go with it
@@ -131,6 +133,7 @@ def _records(lines: Iterable[str]) -> Iterator[Optional[Record]]:
             yield pending
         pending = _parse(line)
         dropping = pending is None
+        ignored["lines"] += dropping and bool(line.strip())
     if pending is not None:
         yield pending
 

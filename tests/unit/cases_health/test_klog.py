@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
+
+import pytest
 
 from tests.unit.cases_health.commands import aistation
 
@@ -59,3 +62,16 @@ def test_earlier_boots_only_where_asked_for() -> None:
     assert ([e["xid"] for e in last.json["events"]], last.exit_code) == ([31], 0)
     every = aistation("klog", "scan", "--json", "--all-boots", input=log)
     assert ([e["xid"] for e in every.json["events"]], every.exit_code) == ([79, 31], 1)
+
+
+def test_what_does_not_count_is_counted() -> None:
+    forged = LOST.replace("[12.5]", "Nov 02 09:10:44 gpu1 someuser:")
+    answer = aistation("klog", "scan", "--json", input=forged * 3 + "\n")
+    assert (answer.json["events"], answer.json["lines_ignored"], answer.exit_code) == ([], 3, 0)
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg may not be read here")
+def test_the_kernels_own_device_is_read_without_waiting() -> None:
+    answer = aistation("klog", "scan", "/dev/kmsg", "--json")
+    assert answer.exit_code in (0, 1, 3)
+    assert "cannot be read" in answer.error if answer.exit_code == 3 else "events" in answer.json

@@ -27,6 +27,10 @@ def events(*lines: str, **options: Any) -> list[Event]:
         ("NVRM: Xid (PCI:0000:3b:00): 31, pid=<unknown>, name=<unknown>, Ch 1", {"pid": None, "process": None}),
         ("NVRM: Xid (PCI:0000:3b:00): 43, Ch 00000010", {"xid": 43, "drain": False, "action": "restart_app"}),
         ("NVRM: Xid (PCI:0000:3b:00): 45, pid=1, name=x, Ch 1", {"classified": "cascade", "fatal": False}),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 3(0x1, 0x0)",
+            {"link": 3, "drain": True, "action": "gpu_reset"},
+        ),
         ("NVRM: Xid (PCI:0000:3b:00): 999, new", {"classified": "unknown", "drain": False, "action": "inspect"}),
         ("NVRM: Xid (PCI:0000:3b:00): 145, no word here", {"classified": "unknown", "drain": False}),
         ("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery) action( changed", {"drain": False, "action": "inspect"}),

@@ -87,7 +87,7 @@ def test_host_facts_of_a_tree(tmp_path: Path) -> None:
 
 
 def test_disks_that_exist(tmp_path: Path) -> None:
-    disks = host.read_disks([str(tmp_path / "none"), str(tmp_path)])
+    disks = host.read_disks([str(tmp_path / "none"), str(tmp_path)], tmp_path / "run", "boot-1")
     assert [d.path for d in disks] == [str(tmp_path)]
     assert 0 <= disks[0].free_percent <= 100
     assert disks[0].error == ""
