@@ -131,8 +131,10 @@ def attribute(job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Verdict:
     if job.state == "UNKNOWN" and not job.completing:
         return Verdict(Cause.UNKNOWN, {}, "Slurm's output about this job cannot be read without doubt")
     bad = bad_nodes(attempt, nodes, runs=job.state in ("RUNNING", "SUSPENDED") and not job.completing)
-    told_node, check = tags.fault_of(job.admin_comment, attempt.start_time)
-    if told_node in attempt.nodes and told_node not in bad:
+    told_node, check, told_start = tags.fault_of(job.admin_comment)
+    # of an attempt that was never seen running only its end is known, and that stands for its start
+    same = told_start == attempt.start_time or (not attempt.seen and told_start <= attempt.start_time)
+    if same and told_node in attempt.nodes and told_node not in bad:
         bad[told_node] = f"{check} (told by the node's agent; its drain is someone else's)"
     if bad:
         return Verdict(Cause.INFRASTRUCTURE, bad, "; ".join(f"{node}: {why}" for node, why in bad.items()))

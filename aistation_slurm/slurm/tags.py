@@ -48,7 +48,8 @@ def comment_with(comment: str, note: str) -> str:
 def read_note(comment: str) -> str:
     """Our note in a job's Comment; empty where there is none. Users can write this field: it is only ever shown."""
     match = re.search(r"\[ais: ([^\]]*)\]", comment or "")
-    return match.group(1) if match else ""
+    # printed on administrators' terminals: no control characters
+    return "".join(c if c.isprintable() else "?" for c in match.group(1)) if match else ""
 
 
 def fault_text(check: str, node: str, start_time: int) -> str:
@@ -56,11 +57,11 @@ def fault_text(check: str, node: str, start_time: int) -> str:
     return f"{check}@{node}@{start_time}"
 
 
-def fault_of(admin_comment: str, start_time: int) -> tuple[str, str]:
-    """(node, check) that a node's agent noted for the attempt that began at ``start_time``; ("", "") where it noted none."""
+def fault_of(admin_comment: str) -> tuple[str, str, int]:
+    """(node, check, start time of the attempt) that a node's agent noted last; ("", "", 0) where it noted none."""
     check, _, rest = read_tag(admin_comment).get("fault", "").partition("@")
     node, _, start = rest.partition("@")
-    return (node, check) if start == str(start_time) else ("", "")
+    return (node, check, int(start)) if start.isdigit() else ("", "", 0)
 
 
 def _word(text: str) -> str:

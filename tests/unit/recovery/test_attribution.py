@@ -110,6 +110,10 @@ def test_what_the_agent_noted_counts_for_that_attempt_only() -> None:
     assert attribute(noted, replace(OVER, start_time=START + 1), nodes).cause is Cause.REQUEUED
     elsewhere = job("PENDING", admin_comment=f"[ais resume=auto fault=gpu.lost@gpu9@{START}]")
     assert attribute(elsewhere, OVER, nodes).cause is Cause.REQUEUED
+    unseen = Attempt(7, END, ("gpu2",), ended=float(END), seen=False)
+    assert attribute(noted, unseen, nodes).cause is Cause.INFRASTRUCTURE
+    later = job("PENDING", admin_comment=f"[ais resume=auto fault=gpu.lost@gpu2@{END + 9}]")
+    assert attribute(later, unseen, nodes).cause is Cause.REQUEUED
 
 
 def test_the_text_is_for_people() -> None:
