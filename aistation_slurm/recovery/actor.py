@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Optional
 
 from aistation_slurm.errors import SlurmRefused
 from aistation_slurm.recovery.attribution import Attempt, Verdict
@@ -52,6 +53,12 @@ class Actor:
             notes = self._annotate(fresh, f"held: {step.why}")
             self._client.hold(fresh)
             return Outcome("done", "done", notes)
+        if step.kind is StepKind.READMIT:
+            if fresh.reason != job.reason or fresh.priority != 0:
+                return Outcome(f"left: the job is {fresh.state} ({fresh.reason}) now", "restarted")
+            self._client.update_job(fresh, ExcNodeList=hostlist.fold(step.exclude))
+            self._client.release(fresh)
+            return Outcome("done", "restarted", self._annotate(fresh, step.why))
         return self._start(fresh, verdict, step, limits)
 
     def _annotate(self, fresh: Job, text: str) -> tuple[str, ...]:
@@ -85,19 +92,45 @@ class Actor:
 
     def _start(self, fresh: Job, verdict: Verdict, step: Step, limits: Limits) -> Outcome:
         """Keep the job away from the bad nodes, say why, and let it start: one request, then the release."""
-        fields, notes = self._fields(fresh, verdict, step, limits), step.notes
-        try:
-            self._client.update_job(fresh, **fields)
-        except SlurmRefused as exc:
-            if "ExcNodeList" not in fields:
-                raise
-            # an exclusion is an improvement; the restart is what matters, and a drained node is not used anyway
-            notes = (*notes, f"exclusion refused: {exc}")
-            del fields["ExcNodeList"]
-            self._client.update_job(fresh, **fields)
+        notes = (*step.notes, *self._update(fresh, self._fields(fresh, verdict, step, limits)))
         if step.kind is StepKind.RELEASE:
             self._client.release(fresh)
+        if fresh.het_job_id is not None:
+            self._start_rest(fresh, step)
         return Outcome("done", "restarted", notes)
+
+    def _update(self, fresh: Job, fields: dict[str, str]) -> tuple[str, ...]:
+        """All fields, or, where Slurm refuses that, fewer: the restart is what matters, the rest improves it.
+
+        A comment of the user's that is near Slurm's limit (1024 bytes) leaves no room for ours; a drained node is not used
+        even where it is not excluded. Returns what was left out and why.
+        """
+        refused: Optional[SlurmRefused] = None
+        for without in ((), ("Comment",), ("ExcNodeList",), ("Comment", "ExcNodeList"), ("Comment", "AdminComment")):
+            left = {key: value for key, value in fields.items() if key not in without}
+            if without and not set(without) <= set(fields):
+                continue
+            try:
+                self._client.update_job(fresh, **left)
+            except SlurmRefused as exc:
+                refused = exc
+                continue
+            return (f"{' and '.join(without)} could not be set: {refused}",) if without else ()
+        assert refused is not None
+        raise refused
+
+    def _start_rest(self, fresh: Job, step: Step) -> None:
+        """The other components of a heterogeneous job: Slurm delays, and after a failed prolog holds, each on its own."""
+        for other in self._client.jobs():
+            if other.het_job_id != fresh.het_job_id or other.job_id == fresh.job_id:
+                continue
+            if other.state != "PENDING" or other.completing:
+                continue
+            held = other.held_by_failed_launch and step.kind is StepKind.RELEASE
+            if step.start_now and (other.priority or held):
+                self._client.update_job(other, StartTime="now")
+            if held:
+                self._client.release(other)
 
     def _fields(self, fresh: Job, verdict: Verdict, step: Step, limits: Limits) -> dict[str, str]:
         restart = limits.restarts_done + 1

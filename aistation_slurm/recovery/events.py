@@ -23,7 +23,7 @@ __all__ = ["JobEnded", "read_spool", "remove"]
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 16384
-_unreadable: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ def read_spool(folder: Path) -> Iterator[JobEnded]:
             event = _read(path)
         except OSError as exc:
             # it may be readable later, and nothing is lost as long as it lies there
-            if exc.errno != errno.ENOENT and name not in _unreadable:
-                _unreadable.add(name)
-                log.warning("%s: %s; is the spool the watchdog's own?", name, exc.strerror)
+            if exc.errno != errno.ENOENT:
+                _warn_once(path, f"{exc.strerror}; is the spool the watchdog's own?")
             continue
         if event is not None:
             yield event
@@ -72,8 +71,11 @@ def read_spool(folder: Path) -> Iterator[JobEnded]:
 
 
 def remove(event: JobEnded) -> None:
-    """After it is in the journal."""
-    event.path.unlink(missing_ok=True)
+    """After it is in the journal, which knows it by its name: one that cannot be removed is taken in only once."""
+    try:
+        event.path.unlink(missing_ok=True)
+    except OSError as exc:
+        _warn_once(event.path, f"cannot be removed: {exc.strerror}; the folder has to belong to the watchdog's user")
 
 
 def _arrival(name: str) -> float:
@@ -132,10 +134,17 @@ def _exit(pair: str, status: str) -> tuple[Optional[int], int]:
     return (None, 0) if number is None else ((number >> 8) & 0xFF, number & 0x7F)
 
 
+def _warn_once(path: Path, what: str) -> None:
+    """The spool is read five times a second."""
+    if str(path) not in _warned:
+        _warned.add(str(path))
+        log.warning("%s: %s", path, what)
+
+
 def _set_aside(path: Path) -> None:
     """To a person's attention, out of the way of the others."""
     folder = path.parent / "bad"
-    log.warning("%s: not an event; moved to %s", path, folder)
+    _warn_once(path, f"not an event; moved to {folder}")
     try:
         folder.mkdir(exist_ok=True)
         path.rename(folder / path.name)

@@ -133,7 +133,7 @@ class Journal:
             if made.rowcount < 1:
                 return False
             self._db.execute(
-                "UPDATE attempts SET state='restarted' WHERE cluster=? AND job_id=? AND start_time<? "
+                "UPDATE attempts SET state='restarted' WHERE cluster=? AND job_id=? AND start_time!=? "
                 "AND state IN ('running', 'ended')",
                 self._key(attempt),
             )
@@ -198,13 +198,13 @@ class Journal:
 
     def _last(self, job_id: int) -> Optional[sqlite3.Row]:
         row: Optional[sqlite3.Row] = self._db.execute(
-            "SELECT * FROM attempts WHERE cluster=? AND job_id=? ORDER BY start_time DESC LIMIT 1",
+            "SELECT * FROM attempts WHERE cluster=? AND job_id=? ORDER BY rowid DESC LIMIT 1",
             (self.cluster, job_id),
         ).fetchone()
         return row
 
     def last(self, job_id: int) -> Optional[Record]:
-        """The newest attempt of a job."""
+        """The newest attempt of a job: the one noted last, since start times go back where the clock is set back."""
         with self._translated():
             row = self._last(job_id)
         if row is None:

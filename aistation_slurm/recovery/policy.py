@@ -18,7 +18,7 @@ from aistation_slurm.findings import is_our_reason
 from aistation_slurm.recovery.attribution import LATE_EVIDENCE_S, Attempt, Cause, Verdict
 from aistation_slurm.slurm.client import Job, Node
 
-__all__ = ["Limits", "Step", "StepKind", "decide", "excluded"]
+__all__ = ["Limits", "Step", "StepKind", "decide", "excluded", "readmit"]
 
 COMPLETING_LOOK_S = 0.3
 FOREIGN_BEGIN_S = 900
@@ -35,6 +35,7 @@ class StepKind(str, Enum):
     RELEASE = "release"
     HOLD = "hold"
     ANNOTATE = "annotate"
+    READMIT = "readmit"
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,19 @@ def excluded(job: Job, verdict: Verdict, nodes: Mapping[str, Node]) -> tuple[tup
         )
         bad = set()
     return tuple(sorted(kept | bad)), tuple(notes)
+
+
+def readmit(job: Job, attempt: Attempt) -> Optional[Step]:
+    """Take our exclusion back where it made the job impossible; None where it did not.
+
+    ``excluded`` counts nodes of the partition; which of them have the job's features, GRES or reservation only Slurm knows.
+    It holds a job that cannot run anywhere (BadConstraints, priority 0) and never tries again.
+    """
+    ours = set(attempt.nodes) & set(job.excluded_nodes)
+    if job.state != "PENDING" or job.priority != 0 or job.reason != "BadConstraints" or not ours:
+        return None
+    why = f"without {', '.join(sorted(ours))} no nodes have what the job asks for: it waits for the repair instead"
+    return Step(StepKind.READMIT, why, tuple(sorted(set(job.excluded_nodes) - ours)))
 
 
 def _in_partition(job: Job, node: Node) -> bool:

@@ -18,7 +18,7 @@ from aistation_slurm.recovery.actor import Actor
 from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attribute
 from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.journal import Journal, Record
-from aistation_slurm.recovery.policy import Limits, Step, StepKind, decide
+from aistation_slurm.recovery.policy import Limits, Step, StepKind, decide, readmit
 from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node, SlurmClient
 
@@ -34,6 +34,7 @@ MANY = 3
 """More jobs than this to look at are looked at together, in one request."""
 REFUSALS_MAX = 5
 LATE_RETRY_S = 1.0
+RESTART_LOOK_S = 4.0
 CLOCK_SLACK_S = 1.0
 
 
@@ -151,11 +152,28 @@ class Watchdog:
         """Note what is seen of the job, and take its next step where one is due."""
         self._note_running(job)
         record = self._journal.last(job.job_id)
+        if record is not None and record.state == "restarted" and self._enforce:
+            step = readmit(job, record.attempt)
+            if step is not None:
+                self._act(job, record.attempt, attribute(job, record.attempt, nodes), step, self._limits(job, record))
         if record is None or record.state in ("restarted", "done"):
+            if record is None or record.state == "restarted":
+                self._tell_lost(job)
             return
         again_s = self._judge(job, record, nodes)
         if again_s is not None:
             self._due[job.job_id] = self._clock.monotonic() + again_s
+
+    def _tell_lost(self, job: Job) -> None:
+        """A launch failed in an attempt that was neither seen nor told by an event: only a person can judge the hold."""
+        key = (job.job_id, -job.restart_cnt)
+        if not job.held_by_failed_launch or job.completing or key in self._noted:
+            return
+        self._noted.add(key)
+        text = "held after a failed prolog on nodes that are not known, since its event was lost"
+        text = f"{text}; once the bad node is drained: scontrol release {job.argument}"
+        log.warning("job %s: %s", job.argument, text)
+        self._journal.note(self._clock.now(), "left", text, job_id=job.job_id)
 
     def _note_running(self, job: Job) -> None:
         if job.state not in ("RUNNING", "SUSPENDED") or job.completing or job.start_time is None or not job.nodes:
@@ -209,7 +227,18 @@ class Watchdog:
         asked = tags.read_tag(job.admin_comment).get("max", "")
         wanted = int(asked) if asked.isdecimal() and len(asked) < 7 else record.max_restarts
         most = self._config.max_restarts if wanted is None else min(wanted, self._config.max_restarts_cap)
-        return Limits(most, self._journal.restarts(job.job_id), self._config.start_gap_s)
+        return Limits(most, self._restarts(job, record.attempt), self._config.start_gap_s)
+
+    def _restarts(self, job: Job, attempt: Attempt) -> int:
+        """By the journal, or, where it was lost or another controller's watchdog acted, by the job's own tag."""
+        done = self._journal.restarts(job.job_id)
+        told = tags.read_tag(job.admin_comment).get("attempt", "")
+        begun = any(
+            self._journal.open_since(attempt, kind.value) is not None or self._journal.refusals(attempt, kind.value)[0]
+            for kind in (StepKind.START, StepKind.RELEASE)
+        )
+        # a restart that was begun for this very attempt may have written its own number already
+        return done if begun or not (told.isdecimal() and len(told) < 7) else max(done, int(told))
 
     def _tell(self, attempt: Attempt, record: Record, verdict: Verdict, step: Step) -> None:
         """Say each new judgement of an attempt once, in the log and in the journal."""
@@ -261,5 +290,6 @@ class Watchdog:
         for note in notes:
             self._journal.note(self._clock.now(), "note", note, job_id=job.job_id)
         if state:
-            return None
+            # what became of the restart: its new attempt is noted, an exclusion that made it impossible is taken back
+            return RESTART_LOOK_S if state == "restarted" else None
         return LATE_RETRY_S if text.startswith("late") else AFTER_ACTION_S

@@ -13,6 +13,8 @@ from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 
 __all__ = ["run"]
 
+SHOWN_MAX = 100
+"""Of one argument in a message: a comment of a kilobyte would hide what was said to it."""
 KILL_WAIT_S = 2.0
 """A killed command that does not go (state D) is left to init after this long."""
 
@@ -77,7 +79,8 @@ def run(argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[
     said = " ".join((err or out).split()) or f"exit code {process.returncode} and no message"
     if process.returncode < 0 or any(text in said for text in _UNREACHABLE):
         raise SlurmUnavailable(f"{name}: {said}")
-    raise SlurmRefused(f"{' '.join([name, *argv[1:]])}: {said}")
+    asked = " ".join([name, *(word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}..." for word in argv[1:])])
+    raise SlurmRefused(f"{asked}: {said}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

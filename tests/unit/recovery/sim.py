@@ -83,6 +83,8 @@ class SimJob:
     partition: str = "gpu"
     array: Optional[tuple[int, int]] = None
     het: int = 0
+    fits: tuple[str, ...] = ()
+    """Nodes with the features that the job asks for; empty: all."""
     starts: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     requeues: list[float] = field(default_factory=list)
     """Times of the requeues that Slurm accepted, whoever asked."""
@@ -170,6 +172,10 @@ class Sim:
         }
         free = [n for n in self.nodes.values() if n.state == "idle" and "DRAIN" not in n.flags and n.name not in taken]
         names = [n.name for n in free if n.name not in job.excluded and (not job.required or n.name in job.required)]
+        if job.fits and len(set(job.fits) - set(job.excluded)) < job.node_count:
+            job.priority, job.reason = 0, "BadConstraints"
+            return
+        names = [name for name in names if not job.fits or name in job.fits]
         if len(names) >= job.node_count:
             job.state, job.nodes, job.reason = "RUNNING", names[: job.node_count], "None"
             job.start_time = int(self.clock.now())
@@ -260,6 +266,8 @@ class Sim:
         pending_only = {"ExcNodeList", "StartTime"} & set(fields)
         if pending_only and job.state != "PENDING":
             raise SlurmRefused(f"{line}: Job is no longer pending execution for job {job.job_id}")
+        if max(len(fields.get(key, "").encode()) for key in ("Comment", "AdminComment")) > 1024:
+            raise SlurmRefused(f"{line}: Pathname of a file, directory or other parameter too long")
         if "ExcNodeList" in fields:
             names = hostlist.expand(fields["ExcNodeList"])
             if not set(names) <= set(self.nodes):

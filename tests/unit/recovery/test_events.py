@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_now_stays(
     assert len(caplog.records) == 1, "said once"
     monkeypatch.undo()
     assert len(list(read_spool(tmp_path))) == 1
-    events._unreadable.clear()
+    events._warned.clear()
 
 
 def test_no_spool_is_no_event(tmp_path: Path) -> None:
