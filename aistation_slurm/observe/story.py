@@ -29,7 +29,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Story:
-    """idle_s: seconds between the end of an attempt and the start of the next, over all restarts. source: who told it."""
+    """restarts: as Slurm counts them, whoever asked. source: who told it.
+
+    idle_s: seconds between the end of an attempt and the start of the next, over all starts that were seen.
+    """
 
     job_id: int
     entries: tuple[Entry, ...]
@@ -65,14 +68,15 @@ def from_journal(
     idle, last_end = 0.0, None
     for row in sorted(attempts, key=lambda r: r["start_time"]):
         began = float(row["start_time"])
-        if last_end is not None and began >= last_end:
+        # of an attempt too short to be seen running, start_time is the time of its end: no gap can be told from it
+        if row["seen"] and last_end is not None and began >= last_end:
             idle += began - last_end
             entries.append(Entry(began, "running_again", f"runs again after {began - last_end:.0f} s"))
         last_end = row["ended"]
     entries.sort(key=lambda e: (e.time or 0.0, e.kind == "now"))
     if job is not None:
         entries.append(Entry(None, "now", _now(job)))
-    restarts = sum(1 for row in attempts if row["state"] == "restarted")
+    restarts = job.restart_cnt if job is not None else sum(1 for row in attempts if row["state"] == "restarted")
     return Story(job_id, tuple(entries), restarts, idle, "journal")
 
 
