@@ -81,6 +81,7 @@ def test_slurmctld_down_during_a_fault_delays_the_drain_and_loses_nothing(cluste
     script = '#!/bin/bash\n[ "$AISTATION_ATTEMPT" -gt 0 ] && exit 0\nsrun sleep 600\n'
     job_id = cluster.submit(script, "--nodes=1", "--gpus-per-node=8", "--ais-resume", user="alice")
     cluster.wait_job(job_id, "RUNNING", timeout=60)
+    cluster.wait_for(lambda: cluster.show_job(job_id)["Reason"] == "None", 60, "the prolog to end")
     bad = cluster.show_job(job_id)["NodeList"]
     cluster.stop_slurmctld()
     cluster.inject(bad, gpu_lost(3))

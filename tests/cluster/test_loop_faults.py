@@ -40,8 +40,9 @@ def clean(cluster: Cluster) -> Iterator[None]:
 
 
 def started(cluster: Cluster, job_id: int) -> list[str]:
-    """Wait until the job runs; its node names."""
+    """Wait until the job's script runs; its node names. Slurm says RUNNING from the start of the prolog on."""
     cluster.wait_job(job_id, "RUNNING", timeout=60)
+    cluster.wait_for(lambda: cluster.show_job(job_id)["Reason"] == "None", 60, "the prologs to end")
     return expand(cluster.show_job(job_id)["NodeList"])
 
 
