@@ -17,7 +17,7 @@ from typing import Optional
 import msgspec
 
 from aistation_slurm.config import Config, load
-from aistation_slurm.errors import AistationError
+from aistation_slurm.errors import AistationError, StateFileError
 from aistation_slurm.node import jobs, state
 from aistation_slurm.node.gpu_memory import leftover_memory
 from aistation_slurm.node.jobs import JobRecord
@@ -189,7 +189,10 @@ def _refresh(config: Config) -> None:
 
     try:
         report = check_node(config, now=time.time(), events=history.events(config))
-        publish(report, config)
+        try:
+            publish(report, config)
+        except StateFileError as exc:
+            print(exc)
         if config.enforcing(config.epilog):
             from aistation_slurm.slurm import connect
 

@@ -142,8 +142,18 @@ class Gate:
             why = "did not end in time" if outcome.code is None else plain(outcome.output)[-300:]
             self.say(f"check in place: {why}")
             return False
+        text = outcome.output
+        unwritten = text.find(f"{state.MAGIC} {state.VERSION} ")
+        if unwritten >= 0:
+            self.say(f"check in place: {plain(text[:unwritten])[-300:]}")
+            try:
+                self.state = state.parse(text[unwritten:], "check in place")
+            except StateFileError as exc:
+                self.say(str(exc))
+                return False
+            return True
         # it prints where it wrote: node.state_dir may be set elsewhere in aistation.toml, which is not read here
-        path = outcome.output.strip().rpartition("\n")[2]
+        path = text.strip().rpartition("\n")[2]
         why, found = self.read(path)
         if why or found is None:
             self.say(f"check in place: {why}")

@@ -1,5 +1,7 @@
 """``python -m aistation_slurm.node.refresh PROFILE SECONDS``: check this node now, write its state, print where.
 
+Where it cannot be written, the state itself is printed.
+
 Started by the gate (stale state) and the epilog (no agent), which kill it at their own deadline; internal, not a
 command for people (that is ``aistation check``). Exit 0 when the state was written, else 3 with one line.
 """
@@ -12,10 +14,11 @@ import time
 import msgspec
 
 from aistation_slurm.config import load
-from aistation_slurm.errors import AistationError
+from aistation_slurm.errors import AistationError, StateFileError
 from aistation_slurm.node import history
 from aistation_slurm.node.health import check_node
-from aistation_slurm.node.publish import publish
+from aistation_slurm.node.publish import gres_indices, publish
+from aistation_slurm.node.state import render
 
 __all__ = ["main"]
 
@@ -33,7 +36,12 @@ def main(arguments: list[str]) -> int:
         probe = msgspec.structs.replace(config.probe, nvml_deadline_s=nvml_s)
         config = msgspec.structs.replace(config, probe=probe)
         report = check_node(config, profile=profile, now=time.time(), events=history.events(config))
-        print(publish(report, config))
+        try:
+            print(publish(report, config))
+        except StateFileError as exc:
+            # /run is full or read-only: the gate that asked is answered all the same
+            print(exc, file=sys.stderr)
+            print(render(report, config, gres_indices(report, config), sys.executable), end="", flush=True)
     except (AistationError, ValueError, IndexError) as exc:
         print(f"{exc}", file=sys.stderr)
         return 3

@@ -79,6 +79,13 @@ def test_a_fault_is_drained_for_with_our_reason_and_exit_0(node: SimNode) -> Non
     assert any("<update><NodeName=gpu1><State=DRAIN><Reason=ais:gpu.lost GPU3 " in c for c in node.calls())
 
 
+def test_a_fault_is_drained_for_also_where_no_state_can_be_written(node: SimNode) -> None:
+    node.inject(gpu_lost(1))
+    node.run.write_text("a file where the folder should be", encoding="ascii")
+    assert epilog(node).returncode == 0
+    assert any("<Reason=ais:gpu.lost GPU1 " in call for call in node.calls())
+
+
 def test_a_job_without_gpus_costs_nothing(node: SimNode) -> None:
     env = node.environment()
     del env["SLURM_JOB_GPUS"]

@@ -309,6 +309,16 @@ def test_the_reason_is_set_also_where_no_lock_can_be_made(node: SimNode) -> None
     assert "<Reason=ais:gpu.lost GPU1 " in node.calls()[-1]
 
 
+def test_a_lost_gpu_refuses_also_where_no_state_can_be_written(node: SimNode) -> None:
+    """/run is full or read-only and there is no state: the check in place answers the gate itself."""
+    node.run.write_text("a file where the folder should be", encoding="ascii")
+    assert gate(node).returncode == 0
+    node.inject(gpu_lost(1))
+    ran = gate(node)
+    assert ran.returncode == 1, ran.stderr
+    assert drained_with(node).startswith("ais:gpu.lost GPU1 ")
+
+
 # ---- modes
 
 
