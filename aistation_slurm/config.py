@@ -47,7 +47,7 @@ class Expect(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     gpus: Optional[Count] = None
     hca_ports: Optional[Count] = None
     rate_gbps: Optional[Annotated[float, msgspec.Meta(gt=0)]] = None
-    """Rate each judged InfiniBand port must reach; unset: the highest rate seen among the node's own IB ports."""
+    """Rate each judged InfiniBand port must reach. Unset: a port below the majority of its own kind of card fails."""
     ignore_hcas: tuple[str, ...] = ()
     """Shell patterns of RDMA devices that are never judged (management and storage ports)."""
     memory_available_percent: Percent = 2.0
@@ -131,12 +131,6 @@ class Watchdog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Partitions whose batch jobs are managed without opting in (requeue only, nothing is put in their environment)."""
 
 
-class Checkpoint(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Reading checkpoint directories, always as the user."""
-
-    startup_timeout_s: Seconds = 30.0
-
-
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The whole of aistation.toml. ``mode`` is the default of every part that does not set its own."""
 
@@ -149,7 +143,6 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     epilog: Epilog = Epilog()
     slurm: Slurm = Slurm()
     watchdog: Watchdog = Watchdog()
-    checkpoint: Checkpoint = Checkpoint()
 
     def enforcing(self, part: Union[Gate, Agent, Epilog, Watchdog]) -> bool:
         """True where ``part`` may act; False where it only observes and says what it would have done."""
