@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ClusterShell.NodeSet import NodeSet
-
+from aistation_slurm.slurm import hostlist as slurm_hostlist
 from tests.cluster.cluster import Cluster
 
 __all__ = ["expand", "reset"]
@@ -11,7 +10,7 @@ __all__ = ["expand", "reset"]
 
 def expand(hostlist: str) -> list[str]:
     """``gpu[1-2]`` as ``["gpu1", "gpu2"]``; empty for Slurm's ``(null)``."""
-    return [] if hostlist in ("", "(null)") else list(NodeSet(hostlist))
+    return slurm_hostlist.expand(hostlist)
 
 
 def reset(cluster: Cluster) -> None:
