@@ -50,8 +50,7 @@ class Journal:
         self.path, self.cluster = path, cluster
         with self._translated():
             if read_only:
-                if not path.exists():
-                    raise JournalError(f"{path}: no journal yet; the watchdog makes it when it first runs")
+                self._require_readable()
                 self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
             else:
                 self._prepare_file()
@@ -61,6 +60,17 @@ class Journal:
                 self._db.execute("PRAGMA synchronous=FULL")
             self._db.row_factory = sqlite3.Row
             self._check_schema(read_only)
+
+    def _require_readable(self) -> None:
+        """SQLite says the same "unable to open" for a missing file and for one that is somebody else's."""
+        try:
+            os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            raise JournalError(f"{self.path}: no journal yet; the watchdog makes it when it first runs") from None
+        except OSError as exc:
+            raise JournalError(
+                f"{self.path}: {exc.strerror}; it is for root and the watchdog's user (aistation explain JOB works for all)"
+            ) from exc
 
     def _prepare_file(self) -> None:
         try:

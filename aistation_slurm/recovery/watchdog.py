@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.config import Config
-from aistation_slurm.errors import JournalError, SlurmRefused, SlurmUnavailable
+from aistation_slurm.errors import AistationError, JournalError, SlurmRefused, SlurmUnavailable
 from aistation_slurm.recovery import events
 from aistation_slurm.recovery.actor import Actor
 from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attribute
@@ -125,7 +125,7 @@ class Watchdog:
         present = {job.job_id for job in jobs}
         self._noted = {key for key in self._noted if key[0] in present}
         for job in managed:
-            self._step(job, self._nodes)
+            self._step_alone(job)
         for job_id in open_jobs - present:
             self._journal.forget(job_id)
 
@@ -143,7 +143,16 @@ class Watchdog:
             fresh = {node.name: node for node in self._client.nodes(names)} if names else {}
             self._nodes.update(fresh)
             del self._due[job_id]
+            self._step_alone(job)
+
+    def _step_alone(self, job: Job) -> None:
+        """One job's step; a defect that one job brings out must not keep all the others from their recovery."""
+        try:
             self._step(job, self._nodes)
+        except AistationError:
+            raise  # Slurm or the journal: concerns every job, and the loop knows what to do
+        except Exception:
+            log.exception("job %s: unexpected; left alone until the next look, the other jobs go on", job.argument)
 
     def _manages(self, job: Job) -> bool:
         return tags.managed(job.admin_comment) or bool(set(job.partition.split(",")) & set(self._config.partitions))

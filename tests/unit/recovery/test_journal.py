@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -216,3 +218,25 @@ def test_one_watchdog_a_journal(tmp_path: Path) -> None:
         take_place(path)
     os.close(place)
     assert not runs_here(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="switches to another user")
+def test_a_journal_of_somebody_else_says_so_and_what_works_instead(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    path = tmp_path / "journal.db"
+    Journal(path, "c").close()
+    code = (
+        "import sys; from pathlib import Path; from aistation_slurm.recovery.journal import Journal; "
+        "Journal(Path(sys.argv[1]), '', read_only=True)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        user=65534,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd="/",
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+    )
+    assert "Permission denied; it is for root and the watchdog's user" in result.stderr

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from aistation_slurm.errors import JournalError, SlurmRefused
 from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.watchdog import Watchdog
+from aistation_slurm.slurm.client import Job, Node
 from tests.unit.recovery.sim import DRAIN, OPTED_IN, SimJob
 from tests.unit.recovery.world import World
 
@@ -637,3 +640,23 @@ def test_a_launch_failure_whose_event_was_lost_is_told(tmp_path_factory: pytest.
     world.run_for(100)
     assert (job.releases, world.kinds(job)) == (0, ["left"])
     assert f"scontrol release {job.job_id}" in world.text(job)
+
+
+def test_a_defect_that_one_job_brings_out_does_not_keep_the_others_from_recovery(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd, job = world.running(), world.running()
+    honest = Watchdog._step
+
+    def step(self: Watchdog, seen: Job, nodes: Mapping[str, Node]) -> None:
+        if seen.job_id == odd.job_id:
+            raise ValueError("never thought of")
+        honest(self, seen, nodes)
+
+    monkeypatch.setattr(Watchdog, "_step", step)
+    world.sim.drain("gpu2")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    assert odd.requeues == []
+    assert "never thought of" in caplog.text
+    assert "left alone until the next look" in caplog.text
