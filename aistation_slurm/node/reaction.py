@@ -15,7 +15,7 @@ from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
-from aistation_slurm.findings import Finding, drain_reason
+from aistation_slurm.findings import Finding, drain_reason, is_our_reason
 from aistation_slurm.node import acted, history, jobs
 from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.drain import Outcome, drain_node
@@ -42,6 +42,8 @@ class _Pending:
     """The node's reason tells of the first finding; else it is someone else's, or of an earlier fault of ours."""
     unseen: bool = False
     """The node's reason tells whoever gives it back nothing of GPUs."""
+    push_only: bool = False
+    """Drained for before this agent began, perhaps by cron, which pushes no job: only where the drain still is there."""
 
 
 class Reaction:
@@ -73,6 +75,7 @@ class Reaction:
         self.pending: Optional[_Pending] = None
         self.retry_at = 0.0
         self._return_at = 0.0
+        self._first = True
         self._retry_s = RETRY_FIRST_S
         self._said: set[str] = set()
 
@@ -96,6 +99,10 @@ class Reaction:
                 before = self.pending or _Pending((), reason)
                 self.pending = _Pending(waiting + add, reason, before.drained, before.told, before.unseen)
                 self.retry_at = 0.0
+        elif complete and self._first and present & self.acted and self.pending is None:
+            reason = drain_reason(findings[0], node=self.node, boot_id=self.boot_id)
+            self.pending = _Pending(tuple(findings), reason, push_only=True)
+        self._first = self._first and not complete
         self.act()
 
     def act(self) -> None:
@@ -110,6 +117,9 @@ class Reaction:
             self._later()
             return
         try:
+            if self.pending.push_only and not self._drained_by_us(self.pending):
+                self._finish(self.pending)
+                return
             if not self.pending.drained:
                 self._drain(self.pending)
             if self._requeue(self.pending):
@@ -155,6 +165,12 @@ class Reaction:
             self._remember()
         except OSError as exc:
             self._say_once(f"{self.state_dir}: {exc}")
+
+    def _drained_by_us(self, pending: _Pending) -> bool:
+        found = next((n for n in self.client.nodes([self.node]) if n.name == self.node), None)
+        pending.drained = found is not None and found.drained and is_our_reason(found.reason)
+        pending.told = found is not None and found.reason == pending.reason
+        return pending.drained
 
     def _drain(self, pending: _Pending) -> None:
         result = drain_node(self.client, self.node, pending.reason, self.state_dir)

@@ -9,6 +9,7 @@ import pytest
 
 from aistation_slurm.findings import Finding
 from aistation_slurm.node import acted, history, jobs
+from aistation_slurm.node.drain import drain_for
 from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.reaction import Reaction
 from tests.cluster.faults import xid
@@ -325,3 +326,17 @@ def test_a_state_directory_that_cannot_be_written_keeps_no_sick_node_in_service(
     clock.now += 60
     react.act()
     assert slurm.made("requeue") == ["requeue 7"]
+
+
+def test_jobs_get_away_from_a_node_that_cron_drained_before_the_agent_began(node: SimNode, clock: Clock) -> None:
+    """`aistation check --act` pushes nobody; once only, and not where the node was given back."""
+    slurm = FakeSlurm(job())
+    drain_for(node.report(node.finding("gpu.lost", 3)), node.config, slurm)
+    react = reaction(node, slurm, clock)
+    for _ in range(2):
+        react.see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.made("requeue") == ["requeue 7"]
+    slurm.set_node("gpu1", "")
+    slurm.by_id[8] = job(8)
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
+    assert (len(slurm.made("drain")), slurm.made("requeue")) == (1, ["requeue 7"])
