@@ -19,6 +19,7 @@ import msgspec
 from aistation_slurm.config import Config, load
 from aistation_slurm.errors import AistationError, StateFileError
 from aistation_slurm.node import jobs, state
+from aistation_slurm.node.bounded import forks_end_with_us
 from aistation_slurm.node.gpu_memory import leftover_memory
 from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.lock import agent_is_running

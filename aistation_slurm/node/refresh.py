@@ -16,6 +16,7 @@ import msgspec
 from aistation_slurm.config import load
 from aistation_slurm.errors import AistationError, StateFileError
 from aistation_slurm.node import history
+from aistation_slurm.node.bounded import forks_end_with_us
 from aistation_slurm.node.health import check_node
 from aistation_slurm.node.publish import gres_indices, publish
 from aistation_slurm.node.state import render
@@ -49,4 +50,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    forks_end_with_us()
     sys.exit(main(sys.argv[1:]))

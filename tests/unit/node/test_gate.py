@@ -31,6 +31,18 @@ def gate(node: SimNode, env: Optional[dict[str, str]] = None, **more: str) -> su
     return subprocess.run([str(PROLOG)], env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+def started_with(node: SimNode) -> list[str]:
+    """Command lines of the processes that have this test's aistation.toml in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.fsencode(node.toml) in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            pass
+    return found
+
+
 def drained_with(node: SimNode) -> str:
     """The reason in the one update that was made."""
     (call,) = [c for c in node.calls() if "<update>" in c]
@@ -398,6 +410,10 @@ def test_checks_that_hang_cost_the_budget_and_pass(node: SimNode) -> None:
     assert (ran.returncode, node.calls()) == (0, [])
     assert time.monotonic() - begin < 40
     assert "did not end in time" in ran.stderr
+    deadline = time.monotonic() + 20
+    while (left := started_with(node)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []  # neither the check nor the child that it had asking the device
 
 
 def test_an_old_state_still_tells_where_the_gpus_are(node: SimNode) -> None:
