@@ -209,4 +209,5 @@ def _name(process: ProcessFacts) -> str:
 
 
 if __name__ == "__main__":
+    forks_end_with_us()
     sys.exit(main())
