@@ -13,7 +13,7 @@ import click
 from aistation_slurm.cli import EXIT_COULD_NOT_RUN, EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import Config, load
 from aistation_slurm.detectors import ALL
-from aistation_slurm.errors import AistationError, ProbeError
+from aistation_slurm.errors import AistationError, ProbeError, StateFileError
 from aistation_slurm.findings import Status
 from aistation_slurm.node.health import NodeReport, check_capture, check_node
 from aistation_slurm.probes.host import inside_job
@@ -92,7 +92,11 @@ def _act(config: Config, report: NodeReport) -> None:
     from aistation_slurm.node.publish import publish
     from aistation_slurm.slurm import connect
 
-    publish(report, config)
+    try:
+        publish(report, config)
+    except StateFileError as exc:
+        # a full or read-only /run hides the state from the gate; a sick node is drained all the same
+        click.echo(f"aistation: state not written: {exc}", err=True)
     try:
         said = drain_for(report, config, connect(config))
     except AistationError as exc:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aistation_slurm.cli import check
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable, StateFileError
 from aistation_slurm.findings import Finding, Status
 from aistation_slurm.node import drain, history
@@ -151,6 +152,22 @@ def test_check_act_drains_for_the_most_telling_fault(tmp_path: Path) -> None:
     said = drain.drain_for(report, node.config, slurm)
     assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.lost GPU2 ")
     assert said.startswith("gpu1 drained (set): ais:gpu.lost")
+
+
+def test_check_act_drains_also_where_its_state_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = SimNode(tmp_path)
+    slurm = FakeSlurm()
+
+    def full(*_: object) -> str:
+        raise StateFileError("/run/aistation/state: No space left on device")
+
+    monkeypatch.setattr("aistation_slurm.node.publish.publish", full)
+    monkeypatch.setattr("aistation_slurm.slurm.connect", lambda _: slurm)
+    check._act(node.config, node.report(node.finding("gpu.lost", 2)))
+    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.lost GPU2 ")
+    assert "state not written: /run/aistation/state: No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("status", [Status.OK, Status.WARN, Status.UNKNOWN])
