@@ -26,7 +26,6 @@ sys.path.insert(0, str(REPO))
 from rich.console import Console  # noqa: E402
 
 from tests.cluster import Cluster, gpu_lost  # noqa: E402
-from tests.cluster.between_tests import expand  # noqa: E402
 
 STOCK_PATIENCE_S = 130.0
 """Stock Slurm's requeue starts 121 s later: a job that is not back by now is not coming back by itself."""
@@ -97,7 +96,7 @@ def run(cluster: Cluster, timeline: Timeline, stock: bool, shared: Path) -> int:
     nodes = state_of(cluster, job_id)[1]
     timeline.say("running", f"on {nodes}")
     wait(lambda: steps_done(out) >= FAULT_STEP, 120, f"training reaches step {FAULT_STEP}")
-    victim = expand(nodes)[-1]
+    victim = cluster.expand(nodes)[-1]
     newest = newest_checkpoint(shared / "run")
     timeline.say("training", f"step {steps_done(out)}/{STEPS}, newest checkpoint {newest}")
 
@@ -160,7 +159,7 @@ def watch_recovery(cluster: Cluster, timeline: Timeline, job_id: int, victim: st
         problems.append(f"job ended {state}, expected COMPLETED")
     if not reason.startswith("ais:gpu."):
         problems.append(f"drain reason {reason!r} does not begin ais:gpu.")
-    if victim in expand(nodes):
+    if victim in cluster.expand(nodes):
         problems.append(f"job runs again on the faulty node {victim}")
     for problem in problems:
         timeline.say("PROBLEM", problem, style="bold red")

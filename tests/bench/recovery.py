@@ -16,7 +16,6 @@ from rich.table import Table
 
 from tests.bench.samples import Sample
 from tests.cluster import Cluster, gpu_lost
-from tests.cluster.between_tests import expand, reset
 
 SCRIPT = """#!/bin/bash
 [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exec srun sleep 5
@@ -32,7 +31,7 @@ def one_round(
     job_id = cluster.submit(SCRIPT, *options, user="alice")
     cluster.wait_job(job_id, "RUNNING", timeout=60)
     time.sleep(2)
-    victim = expand(cluster.show_job(job_id)["NodeList"])[-1]
+    victim = cluster.expand(cluster.show_job(job_id)["NodeList"])[-1]
     fault = time.monotonic()
     cluster.inject(victim, gpu_lost(3))
     if repair is not None:
@@ -42,10 +41,10 @@ def one_round(
         job = cluster.show_job(job_id)
         if job["JobState"] == "RUNNING" and job["Restarts"] != "0":
             found = time.monotonic() - fault
-            assert victim not in expand(job["NodeList"])
+            assert victim not in cluster.expand(job["NodeList"])
             break
         time.sleep(0.05)
-    reset(cluster)
+    cluster.reset()
     return found
 
 

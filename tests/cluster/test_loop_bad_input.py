@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import Cluster, gpu_lost
-from tests.cluster.between_tests import reset
 
 pytestmark = pytest.mark.cluster
 
@@ -27,7 +26,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def clean(cluster: Cluster) -> Iterator[None]:
     yield
-    reset(cluster)
+    cluster.reset()
 
 
 def aistation(cluster: Cluster, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import Cluster, gpu_lost, ib_down, nvml_block, xid
-from tests.cluster.between_tests import expand, reset
 
 pytestmark = pytest.mark.cluster
 
@@ -36,14 +35,14 @@ def cluster() -> Iterator[Cluster]:
 def clean(cluster: Cluster) -> Iterator[None]:
     """Every test starts with healthy, undrained nodes and no job."""
     yield
-    reset(cluster)
+    cluster.reset()
 
 
 def started(cluster: Cluster, job_id: int) -> list[str]:
     """Wait until the job's script runs; its node names. Slurm says RUNNING from the start of the prolog on."""
     cluster.wait_job(job_id, "RUNNING", timeout=60)
     cluster.wait_for(lambda: cluster.show_job(job_id)["Reason"] == "None", 60, "the prologs to end")
-    return expand(cluster.show_job(job_id)["NodeList"])
+    return cluster.expand(cluster.show_job(job_id)["NodeList"])
 
 
 def drained(cluster: Cluster, node: str) -> str:
@@ -59,7 +58,7 @@ def completed_elsewhere(cluster: Cluster, job_id: int, bad: str, restarts: int =
     cluster.wait_job(job_id, "COMPLETED", timeout=120)
     job = cluster.show_job(job_id)
     assert int(job["Restarts"]) == restarts
-    assert bad not in expand(job["NodeList"])
+    assert bad not in cluster.expand(job["NodeList"])
 
 
 def others_untouched(cluster: Cluster, *but: str) -> None:

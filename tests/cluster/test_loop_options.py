@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster, CommandError, suite
-from tests.cluster.between_tests import reset
 from tests.cluster.host_root import USERS
 
 pytestmark = pytest.mark.cluster
@@ -49,7 +48,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def clean(cluster: Cluster) -> Iterator[None]:
     yield
-    reset(cluster)
+    cluster.reset()
     for path in spool(cluster).iterdir():
         path.unlink(missing_ok=True)  # the epilog of a job that was cancelled just now may be renaming it
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import Cluster, gpu_lost, nvml_block
-from tests.cluster.between_tests import expand, reset
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def clean(cluster: Cluster) -> Iterator[None]:
     yield
-    reset(cluster)
+    cluster.reset()
 
 
 def test_a_refused_job_is_released_and_runs_elsewhere(cluster: Cluster) -> None:
@@ -40,7 +39,7 @@ def test_a_refused_job_is_released_and_runs_elsewhere(cluster: Cluster) -> None:
     cluster.wait_job(job_id, "COMPLETED", timeout=120)
     job = cluster.show_job(job_id)
     assert job["Restarts"] == "1"
-    assert "gpu1" not in expand(job["NodeList"])
+    assert "gpu1" not in cluster.expand(job["NodeList"])
     assert cluster.node("gpu1")["reason"].startswith("ais:gpu.lost GPU3 ")
 
 
@@ -53,7 +52,7 @@ def test_a_job_with_some_gpus_is_judged_by_its_own(cluster: Cluster) -> None:
     # its epilog reads the node again and may well drain it for the other GPU, but this job was neither refused nor moved
     job = cluster.show_job(job_id)
     assert job["Restarts"] == "0"
-    assert len(expand(job["NodeList"])) == 1
+    assert len(cluster.expand(job["NodeList"])) == 1
 
 
 def test_a_job_held_by_its_user_stays_held(cluster: Cluster) -> None:
@@ -99,5 +98,5 @@ def test_fifty_refused_two_node_jobs_restart_on_the_survivor(cluster: Cluster) -
         assert all(cluster.show_job(j)["Restarts"] in ("0", "1") for j in jobs)
         assert restarted, "no job met the sick node: the round tested nothing"
         done += len(restarted)
-        reset(cluster)
+        cluster.reset()
     assert done >= FAILURES

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.cluster.between_tests import expand, reset
 
 pytestmark = pytest.mark.cluster
 
@@ -37,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def clean(cluster: Cluster) -> Iterator[None]:
     yield
-    reset(cluster)
+    cluster.reset()
 
 
 def submit(cluster: Cluster, *options: str, script: str = JOB) -> int:
@@ -49,7 +48,7 @@ def running(cluster: Cluster, *options: str, script: str = JOB) -> tuple[int, li
     job_id = submit(cluster, *options, script=script)
     cluster.wait_job(job_id, "RUNNING", timeout=60)
     cluster.wait_for(lambda: kinds(cluster, job_id) == ["started"], 60, "the watchdog has seen the job run")
-    return job_id, expand(cluster.show_job(job_id)["NodeList"])
+    return job_id, cluster.expand(cluster.show_job(job_id)["NodeList"])
 
 
 def drain(cluster: Cluster, node: str, reason: str = OURS) -> None:
@@ -78,7 +77,7 @@ def back_elsewhere(cluster: Cluster, job_id: int, bad: str, timeout: float = 60)
     cluster.wait_job(job_id, "COMPLETED", timeout=60)
     job = cluster.show_job(job_id)
     assert job["Restarts"] == "1"
-    assert bad not in expand(job["NodeList"])
+    assert bad not in cluster.expand(job["NodeList"])
     return took
 
 
@@ -190,7 +189,7 @@ def test_killed_all_the_time(cluster: Cluster) -> None:
         lives = 0.9 + (lives - 0.9 + 0.17) % 3.0
     job = cluster.show_job(job_id)
     assert job["Restarts"] == "1"
-    assert nodes[1] not in expand(job["NodeList"])
+    assert nodes[1] not in cluster.expand(job["NodeList"])
 
 
 def test_slurmctld_away_in_the_middle(cluster: Cluster) -> None:
