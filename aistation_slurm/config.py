@@ -85,6 +85,34 @@ class Agent(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """After a drain for a fatal local fault, requeue the opted-in jobs of this node at once."""
 
 
+class Hang(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Jobs that asked with ``--ais-hang-timeout`` and make no progress; judged by the agent of the job's first node."""
+
+    mode: Optional[Mode] = None
+    """Unset: the agent's mode."""
+    poll_s: Seconds = 30.0
+    startup_grace_s: Seconds = 1800.0
+    """No job is suspect in its first seconds, unless it has saved a checkpoint in this attempt."""
+    checkpoint_allowance_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
+    """Added to the timeout while the last progress was a checkpoint: what is written later, or evaluated after it."""
+    computing_allowance_s: Annotated[float, msgspec.Meta(ge=0)] = 1800.0
+    """Added to the timeout while GPUs of the job draw the power of real work (evaluation, buffered output)."""
+    spin_timeout_s: Optional[Seconds] = None
+    """Timeout for a job whose GPUs are all busy at idle power, as NCCL kernels that wait. Unset: the job's own alone."""
+    spin_power_percent: Percent = 30.0
+    """Of the power limit: a busy GPU below it spins, one above it computes."""
+    read_deadline_s: Seconds = 10.0
+    """For one look at the job's files; a file system that hangs says nothing about the job."""
+    stack_deadline_s: Seconds = 60.0
+    """For the stack snapshot, all of it."""
+    py_spy: str = ""
+    """Path of py-spy; empty: beside the interpreter, then /usr/local/bin and /usr/bin."""
+    py_spy_as: Literal["user", "root"] = "user"
+    """``root`` where kernel.yama.ptrace_scope keeps a user's process from reading another of the same user."""
+    minute_s: Seconds = 60.0
+    """Seconds of a minute of ``--ais-hang-timeout``. Only tests have a reason to change it."""
+
+
 class Epilog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Clean-up after a job."""
 
@@ -187,6 +215,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     node: Node = Node()
     gate: Gate = Gate()
     agent: Agent = Agent()
+    hang: Hang = Hang()
     epilog: Epilog = Epilog()
     slurm: Slurm = Slurm()
     watchdog: Watchdog = Watchdog()
