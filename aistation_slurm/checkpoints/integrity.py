@@ -22,7 +22,8 @@ __all__ = ["FileVerdict", "check_file", "read_json", "step_inside", "strings_ins
 _JSON_LIMIT = 16 << 20
 _SAFETENSORS_HEADER_MAX = 100_000_000  # the format's own limit
 _TINY = 64
-_ZIP_TAIL = 22 + 65_535  # end record and the longest comment
+_ZIP_END = 22
+_ZIP_TAIL = _ZIP_END + 65_535  # end record and the longest comment
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ def _check_open(file: OpenFile, name: str) -> FileVerdict:
     if name == ".metadata":
         return _check_pickle(file, head)
     if name.endswith(".distcp"):
-        # a raw series of tensors: no end mark to look for
-        return _placeholder(file, head) or FileVerdict(Grade.CONTENT, size=file.size)
+        return _check_shard(file, head)
     return _check_torch(file, head)
 
 
@@ -74,6 +74,18 @@ def _check_torch(file: OpenFile, head: bytes) -> FileVerdict:
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return FileVerdict(Grade.CONTENT, size=file.size)  # format before PyTorch 1.6: no end mark
     return _placeholder(file, head) or FileVerdict(Grade.CONTENT, size=file.size)
+
+
+def _check_shard(file: OpenFile, head: bytes) -> FileVerdict:
+    """DCP: one torch.save file behind the other (``_write_item`` in torch/distributed/checkpoint/filesystem.py), so the last
+    bytes are the end record of the last one, which has no comment. Another serialization has no mark to look for.
+    """
+    if head[:4] != b"PK\x03\x04":
+        return _placeholder(file, head) or FileVerdict(Grade.CONTENT, size=file.size)
+    end = file.at(max(0, file.size - _ZIP_END), _ZIP_END)
+    if end[:4] != b"PK\x05\x06" or end[-2:] != b"\0\0":
+        return FileVerdict(Grade.TORN, "is cut short (its last tensor has no end record)", file.size)
+    return FileVerdict(Grade.CONTENT, size=file.size)
 
 
 def _check_zip(file: OpenFile) -> FileVerdict:
@@ -122,10 +134,14 @@ def _check_safetensors(file: OpenFile, head: bytes) -> FileVerdict:
 
 
 def _check_pickle(file: OpenFile, head: bytes) -> FileVerdict:
-    """``.metadata`` of torch DCP: one pickle, which ends with the STOP opcode ``.`` (its bytes are not interpreted)."""
+    """``.metadata`` of torch DCP: one pickle, which ends with the STOP opcode ``.`` (its bytes are not interpreted).
+
+    From protocol 4 on its first bytes tell how long its first frame is (PEP 3154), which is all of it up to 64 KiB.
+    """
     if head[:1] != b"\x80":
         return _placeholder(file, head) or FileVerdict(Grade.CONTENT, size=file.size)
-    if file.at(file.size - 1, 1) != b".":
+    framed = head[2:3] == b"\x95" and 11 + int.from_bytes(head[3:11], "little") > file.size
+    if framed or file.at(file.size - 1, 1) != b".":
         return FileVerdict(Grade.TORN, "is cut short (no end mark)", file.size)
     return FileVerdict(Grade.CONTENT, size=file.size)
 

@@ -63,6 +63,11 @@ FILES = {
     "large JSON, cut": ("a.json", b'{"a": "' + b"x" * (17 << 20), Grade.TORN),
     "whole .metadata": (".metadata", metadata_bytes("__0_0.distcp"), Grade.CONTENT),
     "cut .metadata": (".metadata", metadata_bytes("__0_0.distcp")[:-1], Grade.TORN),
+    ".metadata cut behind a full stop": (".metadata", metadata_bytes("__0_0.distcp")[:30] + b".", Grade.TORN),
+    "a shard of two tensors": ("__0_0.distcp", zip_bytes() + zip_bytes(), Grade.CONTENT),
+    "a shard cut in its second tensor": ("__0_0.distcp", zip_bytes() + zip_bytes()[:300], Grade.TORN),
+    "a shard cut in the middle and filled with zeros": ("__0_0.distcp", zip_bytes()[:300] + bytes(300), Grade.TORN),
+    "a shard in another serialization": ("__0_0.distcp", b"\x28\xb5\x2f\xfd" + bytes(range(256)), Grade.CONTENT),
 }
 
 
@@ -74,7 +79,15 @@ def test_one_file(tmp_path: Path, name: str, raw: bytes, grade: Grade) -> None:
     assert bool(verdict.why) == (grade is not Grade.CONTENT)
 
 
-@pytest.mark.parametrize(("name", "whole"), [("a.pt", zip_bytes()), ("m.safetensors", safetensors_bytes())])
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("a.pt", zip_bytes()),
+        ("m.safetensors", safetensors_bytes()),
+        ("__0_0.distcp", zip_bytes()),
+        (".metadata", metadata_bytes("__0_0.distcp")),
+    ],
+)
 def test_every_cut_is_seen(tmp_path: Path, name: str, whole: bytes) -> None:
     for length in range(len(whole)):
         (tmp_path / name).write_bytes(whole[:length])
