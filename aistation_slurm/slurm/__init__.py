@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from aistation_slurm.config import Config
+from typing import TYPE_CHECKING
+
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.slurm.client import Job, Node, SlurmClient
+
+if TYPE_CHECKING:  # the gate, which runs without third-party packages, imports a module of this package
+    from aistation_slurm.config import Config
 
 __all__ = ["Job", "Node", "SlurmClient", "connect"]
 
