@@ -9,12 +9,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple, Optional
 
-__all__ = ["comment_with", "fault_of", "fault_text", "managed", "read_note", "read_tag", "tag_with"]
+__all__ = [
+    "Run",
+    "comment_with",
+    "comment_with_refusal",
+    "fault_of",
+    "fault_text",
+    "managed",
+    "read_note",
+    "read_run",
+    "read_tag",
+    "refusals_of",
+    "tag_with",
+]
 
 _TAG = re.compile(r"\[ais ([^\]]*)\]")
 _NOTE = re.compile(r"\s*\[ais: [^\]]*\]")
+_RUN = re.compile(r"\[ais-run a=(\d{1,9}) s=(\d{1,11}|-) v=([a-z]{1,12})\]")
+_REFUSED = re.compile(r"\[ais refused=([0-9@,]{1,400})\]")
 NOTE_MAX = 200
+REFUSALS_MAX = 8
+
+
+class Run(NamedTuple):
+    """What start-up published of one start. attempt: SLURM_RESTART_COUNT; step: resumed from, None where from nothing."""
+
+    attempt: int
+    step: Optional[int]
+    verdict: str
 
 
 def read_tag(admin_comment: str) -> dict[str, str]:
@@ -50,6 +74,33 @@ def read_note(comment: str) -> str:
     match = re.search(r"\[ais: ([^\]]*)\]", comment or "")
     # printed on administrators' terminals: no control characters
     return "".join(c if c.isprintable() else "?" for c in match.group(1)) if match else ""
+
+
+def read_run(comment: str) -> Optional[Run]:
+    """The segment ``[ais-run a=2 s=1200 v=ok]`` of a job's Comment. Users can write it: it may stop things, never cause them."""
+    match = _RUN.search(comment or "")
+    if match is None:
+        return None
+    return Run(int(match.group(1)), None if match.group(2) == "-" else int(match.group(2)), match.group(3))
+
+
+def refusals_of(comment: str) -> tuple[tuple[int, int], ...]:
+    """(job id, unix time) of the latest refusals by this node's gate, in a node's Comment: ``[ais refused=7@1733000000]``."""
+    match = _REFUSED.search(comment or "")
+    words = match.group(1).split(",") if match else []
+    pairs = [word.partition("@")[::2] for word in words]
+    return tuple((int(job), int(time)) for job, time in pairs if job.isdigit() and time.isdigit())
+
+
+def comment_with_refusal(comment: str, job_id: int, time: int) -> str:
+    """The node's Comment with this refusal as the newest of at most 8, one a job; all other text stays."""
+    kept = [(job, at) for job, at in refusals_of(comment) if job != job_id]
+    segment = "[ais refused=" + ",".join(f"{job}@{at}" for job, at in [*kept, (job_id, time)][-REFUSALS_MAX:]) + "]"
+    match = _REFUSED.search(comment or "")
+    if match is not None:
+        return comment[: match.start()] + segment + comment[match.end() :]
+    rest = (comment or "").rstrip()
+    return f"{rest} {segment}" if rest else segment
 
 
 def fault_text(check: str, node: str, start_time: int) -> str:
