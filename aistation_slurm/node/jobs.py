@@ -19,15 +19,27 @@ if TYPE_CHECKING:
 __all__ = ["JobRecord", "from_environment", "read", "read_all", "remove", "write"]
 
 FRAMEWORKS = ("auto", "megatron", "deepspeed", "hf", "lightning", "dcp", "nemo")
+MAX_HANG_MIN = 10080
 
 
 class JobRecord:
-    """``uid`` -1: not known. ``gpus``: gres indices. ``resume``: framework, or "" for a job that did not opt in."""
+    """``uid`` -1: not known. ``gpus``: gres indices. ``resume``: framework, or "" for a job that did not opt in.
 
-    __slots__ = ("gpus", "job_id", "restart_count", "resume", "time", "uid")
+    ``hang``: minutes of --ais-hang-timeout, 0 for none. ``ckpt_dir``: the user's own words, for the user's eyes only.
+    """
+
+    __slots__ = ("ckpt_dir", "gpus", "hang", "job_id", "restart_count", "resume", "time", "uid")
 
     def __init__(
-        self, job_id: int, uid: int, restart_count: int, gpus: frozenset[int], resume: str, time: float
+        self,
+        job_id: int,
+        uid: int,
+        restart_count: int,
+        gpus: frozenset[int],
+        resume: str,
+        time: float,
+        hang: int = 0,
+        ckpt_dir: str = "",
     ) -> None:
         self.job_id = job_id
         self.uid = uid
@@ -35,6 +47,8 @@ class JobRecord:
         self.gpus = gpus
         self.resume = resume
         self.time = time
+        self.hang = hang
+        self.ckpt_dir = ckpt_dir
 
     @property
     def opted_in(self) -> bool:
@@ -52,7 +66,20 @@ def from_environment(env: Mapping[str, str], now: float) -> JobRecord:
         gpus=job.gpus,
         resume=resume if resume in FRAMEWORKS else "",
         time=now,
+        hang=_minutes(env.get("SPANK_AISTATION_HANG_TIMEOUT", "")),
+        ckpt_dir=_path(env.get("SPANK_AISTATION_CKPT_DIR", "")),
     )
+
+
+def _minutes(text: str) -> int:
+    """As the SPANK option takes them; 0 for anything else."""
+    found = number(text, 0)
+    return found if found <= MAX_HANG_MIN else 0
+
+
+def _path(text: str) -> str:
+    """An absolute path on one line; "" for anything else."""
+    return text if text.startswith("/") and len(text) <= 4096 and min(text) >= " " else ""
 
 
 def write(state_dir: str, record: JobRecord) -> None:
@@ -67,16 +94,17 @@ def write(state_dir: str, record: JobRecord) -> None:
     gpus = ",".join(str(i) for i in sorted(record.gpus))
     text = (
         f"job={record.job_id}\nuid={record.uid}\nrestart_count={record.restart_count}\ngpus={gpus}\n"
-        f"resume={record.resume}\ntime={record.time:.3f}\n"
+        f"resume={record.resume}\ntime={record.time:.3f}\nhang={record.hang}\nckpt_dir={record.ckpt_dir}\n"
     )
-    write_file(f"{folder}/{record.job_id}", text.encode(), 0o600)
+    write_file(f"{folder}/{record.job_id}", text.encode("utf-8", "surrogateescape"), 0o600)
 
 
 def read(state_dir: str, job_id: int) -> Optional[JobRecord]:
     """The record of one job; None where there is none or it is damaged."""
     try:
-        with open(f"{state_dir}/jobs/{job_id}", encoding="ascii") as file:
-            fields = dict(line.split("=", 1) for line in file.read(4096).splitlines())
+        with open(f"{state_dir}/jobs/{job_id}", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            # only "\n" ends a line: the path may hold what else Python takes for a line's end
+            fields = dict(line.split("=", 1) for line in file.read(32768).split("\n") if line)
         return JobRecord(
             job_id=int(fields["job"]),
             uid=int(fields["uid"]),
@@ -84,6 +112,8 @@ def read(state_dir: str, job_id: int) -> Optional[JobRecord]:
             gpus=indices(fields["gpus"]),
             resume=fields["resume"] if fields["resume"] in FRAMEWORKS else "",
             time=float(fields["time"]),
+            hang=_minutes(fields.get("hang", "")),
+            ckpt_dir=_path(fields.get("ckpt_dir", "")),
         )
     except (OSError, ValueError, KeyError):
         return None
