@@ -10,21 +10,23 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 from aistation_slurm.config import Slurm
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.slurm import decode, hostlist, record
 from aistation_slurm.slurm.client import Job, Node
-from aistation_slurm.slurm.command import run
+from aistation_slurm.slurm.command import run_raw
 
 __all__ = ["CliBackend", "Runner"]
 
 log = logging.getLogger(__name__)
 
-Runner = Callable[..., str]
-"""Signature of :func:`aistation_slurm.slurm.command.run`."""
+Runner = Callable[..., Union[str, bytearray]]
+"""Signature of :func:`aistation_slurm.slurm.command.run_raw`, or of ``run``."""
 
+_JOBS = ("squeue", "--all", "--local", "--states=all", "--json")
+"""--local: in a federation, squeue else shows the other clusters' jobs, of which some have the same ids."""
 _GONE = ("Invalid job id", "Invalid job array specification")
 _NO_JSON = ("unrecognized option", "Unable to find plugin", "invalid option", "serializer/json", "and no message")
 _NO_JOBS = ("No jobs in the system", "slurm_load_jobs error: Invalid job id specified")
@@ -33,7 +35,7 @@ _NO_JOBS = ("No jobs in the system", "slurm_load_jobs error: Invalid job id spec
 class CliBackend:
     """One object per process; keeps nothing between calls but the cluster's name and the forms that work."""
 
-    def __init__(self, settings: Slurm, runner: Runner = run) -> None:
+    def __init__(self, settings: Slurm, runner: Runner = run_raw) -> None:
         """runner: starts one command; replaced in tests by one that answers with recorded text."""
         self._settings = settings
         self._runner = runner
@@ -42,6 +44,10 @@ class CliBackend:
         self._node_form = 0
 
     def _run(self, command: str, *arguments: str) -> str:
+        out = self._run_raw(command, *arguments)
+        return out if isinstance(out, str) else out.decode("utf-8", "replace")
+
+    def _run_raw(self, command: str, *arguments: str) -> Union[str, bytearray]:
         path = str(Path(self._settings.bin_dir) / command)
         return self._runner([path, *arguments], timeout_s=self._settings.timeout_s, conf=self._settings.conf)
 
@@ -51,13 +57,13 @@ class CliBackend:
         """One RPC. Every state: a job that failed a minute ago is as interesting as one that runs."""
         if not self._jobs_as_text:
             try:
-                return decode.jobs_from_json(self._run("squeue", "--all", "--states=all", "--json"))
+                return decode.jobs_from_json(self._run_raw(*_JOBS))
             except (SlurmUnavailable, SlurmRefused) as exc:
                 if not _lacks_json(exc):
                     raise
                 log.warning("%s; reading scontrol's text instead", exc)
                 self._jobs_as_text = True
-        return self._jobs_of_text("scontrol", "show", "job")
+        return self._jobs_of_text("scontrol", "show", "job", "--details")
 
     def _jobs_of_text(self, *command: str) -> list[Job]:
         try:
@@ -74,10 +80,10 @@ class CliBackend:
     def job(self, job_id: int) -> Optional[Job]:
         """One RPC; versions before 24.05 ignore the id with ``--json`` and print every job."""
         if self._jobs_as_text:
-            rows = self._jobs_of_text("scontrol", "show", "job", str(job_id))
+            rows = self._jobs_of_text("scontrol", "show", "job", str(job_id), "--details")
         else:
             try:
-                rows = decode.jobs_from_json(self._run("squeue", "--all", "--states=all", "--json", f"--jobs={job_id}"))
+                rows = decode.jobs_from_json(self._run_raw(*_JOBS, f"--jobs={job_id}"))
             except (SlurmUnavailable, SlurmRefused) as exc:
                 if any(said in str(exc) for said in _GONE):
                     return None
@@ -92,8 +98,8 @@ class CliBackend:
         if names:
             return self._nodes_of_text(hostlist.fold(names))
         forms: list[Callable[[], list[Node]]] = [
-            lambda: decode.nodes_from_json(self._run("sinfo", "--all", "--json"), "sinfo --json"),
-            lambda: decode.nodes_from_json(self._run("scontrol", "show", "nodes", "--json"), "scontrol --json"),
+            lambda: decode.nodes_from_json(self._run_raw("sinfo", "--all", "--json"), "sinfo --json"),
+            lambda: decode.nodes_from_json(self._run_raw("scontrol", "show", "nodes", "--json"), "scontrol --json"),
             self._nodes_of_text,
         ]
         while True:
@@ -126,6 +132,10 @@ class CliBackend:
     def drain(self, node: str, reason: str) -> None:
         """Two RPCs would be needed to look first; that is the caller's part (node/drain.py)."""
         self._run("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+    def down(self, node: str, reason: str) -> None:
+        """``State=DOWN``."""
+        self._run("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={reason}")
 
     def resume(self, node: str) -> None:
         """Clears DRAIN and the reason."""

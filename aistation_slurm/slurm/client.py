@@ -1,12 +1,13 @@
 """What the suite asks of Slurm, as one protocol, and the two records that come back.
 
-Backends: :mod:`aistation_slurm.slurm.cli_backend` (Slurm's commands). All times are unix seconds; None means "not set".
+Backends: :mod:`aistation_slurm.slurm.cli_backend` (Slurm's commands) and :mod:`aistation_slurm.slurm.pyslurm_backend`;
+tests/contract holds for each of them. All times are unix seconds; None means "not set".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional, Protocol
 
 __all__ = ["Job", "Node", "SlurmClient"]
@@ -14,6 +15,9 @@ __all__ = ["Job", "Node", "SlurmClient"]
 FINISHED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 )
+_UNUSABLE_WORDS = """DRAIN NOT_RESPONDING FAIL MAINTENANCE POWERED_DOWN POWERING_DOWN POWER_DOWN POWER_DRAIN
+REBOOT_ISSUED INVALID_REG"""
+UNUSABLE = frozenset(_UNUSABLE_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,9 @@ class Job:
     """One job as the controller shows it now.
 
     state: base state in capitals (``PENDING``); flags: ``COMPLETING``, ``REQUEUED`` ... nodes: allocated now, or last.
-    requeue: what the job asked (``--no-requeue`` is False); None where the source does not say.
+    priority: 0 is held, -1 is not told. requeue: what the job asked (``--no-requeue`` is False); None where not told.
+    node_count: allocated, or, while PENDING, the fewest that it takes; max_nodes: the most, 0 where it asked for no range
+    (scontrol's text tells it only while PENDING). cron: made by scrontab, Slurm itself starts it again.
     """
 
     job_id: int
@@ -46,6 +52,7 @@ class Job:
     exit_signal: int = 0
     priority: int = 0
     node_count: int = 0
+    max_nodes: int = 0
     time_limit_s: Optional[int] = None
     array_job_id: Optional[int] = None
     array_task_id: Optional[int] = None
@@ -55,6 +62,7 @@ class Job:
     required_switches: int = 0
     gres_detail: tuple[str, ...] = ()
     std_out: str = ""
+    cron: bool = False
 
     @property
     def argument(self) -> str:
@@ -94,7 +102,7 @@ class Node:
     partitions: tuple[str, ...] = ()
     comment: str = ""
     gres: str = ""
-    extra: dict[str, str] = field(default_factory=dict, compare=False, hash=False)
+    extra: str = ""
 
     @property
     def drained(self) -> bool:
@@ -108,8 +116,7 @@ class Node:
     @property
     def schedulable(self) -> bool:
         """True where a new job may start now or when the present one ends."""
-        bad = {"DRAIN", "NOT_RESPONDING", "FAIL", "MAINTENANCE", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"}
-        return self.state in ("IDLE", "ALLOCATED", "MIXED") and not (self.flags & bad)
+        return self.state in ("IDLE", "ALLOCATED", "MIXED") and not (self.flags & UNUSABLE)
 
 
 class SlurmClient(Protocol):
@@ -129,6 +136,10 @@ class SlurmClient(Protocol):
 
     def drain(self, node: str, reason: str) -> None:
         """Set DRAIN and the reason. Replaces whatever reason is there: look first."""
+        ...
+
+    def down(self, node: str, reason: str) -> None:
+        """Set DOWN and the reason: every job there ends. For a node whose processes cannot be ended."""
         ...
 
     def resume(self, node: str) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 
-__all__ = ["run"]
+__all__ = ["run", "run_raw"]
 
 SHOWN_MAX = 100
 """Of one argument in a message: a comment of a kilobyte would hide what was said to it."""
+READ_BYTES = 1 << 18
 KILL_WAIT_S = 2.0
 """A killed command that does not go (state D) is left to init after this long."""
 
@@ -40,12 +43,19 @@ _UNREACHABLE = (
 
 
 def run(argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[dict[str, str]] = None) -> str:
-    """Run one Slurm command and return its standard output.
+    """Run one Slurm command and return its standard output as text.
 
     Raises SlurmUnavailable (no such command, no slurm.conf, no answer within ``timeout_s`` seconds; whether a change was
     made is then not known) and SlurmRefused (the controller answered and said no). The whole process group ends with the
     command.
     """
+    return run_raw(argv, timeout_s=timeout_s, conf=conf, env=env).decode("utf-8", "replace")
+
+
+def run_raw(
+    argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[dict[str, str]] = None
+) -> bytearray:
+    """The same, as the bytes that were printed, held once: squeue's JSON of a large cluster is tens of megabytes."""
     environment = {**(env if env is not None else os.environ), "LC_ALL": "C"}
     if conf:
         environment["SLURM_CONF"] = conf
@@ -60,38 +70,71 @@ def run(argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
             env=environment,
             start_new_session=True,
         )
     except OSError as exc:
         raise SlurmUnavailable(f"cannot start {argv[0]}: {exc.strerror}; is Slurm's client package installed?") from exc
     try:
-        out, err = process.communicate(timeout=timeout_s)
+        out, err = _outputs(process, time.monotonic() + timeout_s)
     except BaseException as exc:
         _end(process)
-        if isinstance(exc, subprocess.TimeoutExpired):
+        if isinstance(exc, TimeoutError):
             raise SlurmUnavailable(f"{name} did not answer within {timeout_s:g} s") from exc
         raise
     if process.returncode == 0:
         return out
-    said = " ".join((err or out).split()) or f"exit code {process.returncode} and no message"
+    said = " ".join((err or out).decode("utf-8", "replace").split())
+    said = said or f"exit code {process.returncode} and no message"
     if process.returncode < 0 or any(text in said for text in _UNREACHABLE):
         raise SlurmUnavailable(f"{name}: {said}")
     asked = " ".join([name, *(word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}..." for word in argv[1:])])
     raise SlurmRefused(f"{asked}: {said}")
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _outputs(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
+    """Both outputs to their ends, and the exit code taken. Raises TimeoutError.
+
+    Not ``communicate``: it holds everything that was printed three times over.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    found = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for fd in found:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready and time.monotonic() >= deadline:
+                raise TimeoutError
+            for key, _ in ready:
+                data = os.read(key.fd, READ_BYTES)
+                found[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+    out, err = found.values()
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    _close(process)
+    return out, err
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the group; wait for it, but not for ever."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     try:
-        process.communicate(timeout=KILL_WAIT_S)
+        process.wait(timeout=KILL_WAIT_S)
     except subprocess.TimeoutExpired:
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        pass
+    _close(process)

@@ -1,172 +1,320 @@
 """Slurm's JSON of any version, decoded into the records of :mod:`aistation_slurm.slurm.client`.
 
-Shapes that differ (found in the releases' own output): job and node state are one string up to 23.02 and a list after;
-22.05 keeps node flags in ``state_flags`` with a lower-case state; numbers are plain up to 22.05 and
-``{"set", "infinite", "number"}`` after; ``minimum_switches`` became ``required_switches`` in data_parser v0.0.42.
+Shapes that differ, from Slurm's data_parser sources v0.0.38 (22.05) to v0.0.45 (26.05) and recorded output:
+
+=====================  =====================================================================================
+numbers                plain or null in 22.05; ``{"set", "infinite", "number"}`` since; with ``+complex``: plain,
+                       null or ``"Infinity"``. Times became such objects with v0.0.40
+job_state              one word up to v0.0.39, a list since v0.0.40
+node state             22.05: a lower-case word and the list ``state_flags``; a list since v0.0.39
+exit_code              wait(2) status up to v0.0.39; ``{"status", "return_code", "signal": {"id"}}`` since;
+                       ``signal.signal_id`` in places of v0.0.39
+switches               ``minimum_switches`` up to v0.0.41, ``required_switches`` since v0.0.42
+standard_output        expanded up to v0.0.42; a pattern since v0.0.43, with ``stdout_expanded`` beside it
+=====================  =====================================================================================
+
+Only the fields that are used are decoded (a job of 16 nodes is several kB, most of it cores). What is missing or of a
+shape never seen counts as not told; what is no list of jobs at all is SlurmUnavailable.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar, Union
 
 import msgspec
 
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job, Node
-from aistation_slurm.slurm.states import JOB_FLAGS, split_state
+from aistation_slurm.slurm.hostlist import HostlistError
+from aistation_slurm.slurm.states import UNKNOWN, job_state, node_state
 
-__all__ = ["job_from_mapping", "jobs_from_json", "nodes_from_json", "number"]
+__all__ = ["jobs_from_json", "nodes_from_json", "number"]
+
+log = logging.getLogger(__name__)
 
 NO_VAL = 0xFFFFFFFE
+_UNSET = frozenset({NO_VAL, NO_VAL + 1, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
+
+
+class _JobRow(msgspec.Struct):
+    """What is read of a job; every other field is skipped undecoded."""
+
+    job_id: Any = None
+    job_state: Any = None
+    state_reason: Any = None
+    state_description: Any = None
+    name: Any = None
+    user_id: Any = None
+    user_name: Any = None
+    partition: Any = None
+    nodes: Any = None
+    required_nodes: Any = None
+    excluded_nodes: Any = None
+    start_time: Any = None
+    eligible_time: Any = None
+    end_time: Any = None
+    submit_time: Any = None
+    restart_cnt: Any = None
+    comment: Any = None
+    admin_comment: Any = None
+    exit_code: Any = None
+    priority: Any = None
+    hold: Any = None
+    node_count: Any = None
+    max_nodes: Any = None
+    time_limit: Any = None
+    array_job_id: Any = None
+    array_task_id: Any = None
+    het_job_id: Any = None
+    requeue: Any = None
+    batch_flag: Any = None
+    required_switches: Any = None
+    minimum_switches: Any = None
+    gres_detail: Any = None
+    standard_output: Any = None
+    stdout_expanded: Any = None
+    cron: Any = None
+    flags: Any = None
+
+
+class _NodeRow(msgspec.Struct):
+    name: Any = None
+    state: Any = None
+    state_flags: Any = None
+    reason: Any = None
+    reason_set_by_user: Any = None
+    reason_changed_at: Any = None
+    boot_time: Any = None
+    slurmd_start_time: Any = None
+    partitions: Any = None
+    comment: Any = None
+    extra: Any = None
+    gres: Any = None
+
+
+class _JobsReply(msgspec.Struct):
+    jobs: Union[list[_JobRow], msgspec.UnsetType] = msgspec.UNSET
+    errors: Any = None
+
+
+class _NodesReply(msgspec.Struct):
+    nodes: Union[list[_NodeRow], msgspec.UnsetType] = msgspec.UNSET
+    errors: Any = None
+
+
+_Reply = TypeVar("_Reply", _JobsReply, _NodesReply)
+_JOBS: msgspec.json.Decoder[_JobsReply] = msgspec.json.Decoder(_JobsReply)
+_NODES: msgspec.json.Decoder[_NodesReply] = msgspec.json.Decoder(_NodesReply)
+
+
+# ---- values
 
 
 def number(value: Any) -> Optional[int]:
     """A number of any version: plain, ``{"set": true, "number": 5}``, text; None for unset, infinite or NO_VAL."""
-    if isinstance(value, Mapping):
+    if type(value) is dict:
         if not value.get("set", True) or value.get("infinite"):
             return None
         value = value.get("number")
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        found = int(value)
-    except (TypeError, ValueError):
-        return None
-    return None if found in (NO_VAL, NO_VAL + 1, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF) else found
+    if type(value) is int:
+        return None if value in _UNSET else value
+    if isinstance(value, float) and value.is_integer():
+        return number(int(value))
+    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) <= 20:
+        return number(int(value))
+    return None
+
+
+def _at_least(lowest: int, value: Any, default: int) -> int:
+    found = number(value)
+    return default if found is None or found < lowest else found
 
 
 def _time(value: Any) -> Optional[int]:
-    return number(value) or None
+    return _at_least(0, value, 0) or None
 
 
-def _load(text: str, key: str, command: str) -> list[dict[str, Any]]:
-    """The list under ``key``. Empty or broken output is an error, never "none".
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list of texts, or 22.05's comma separated one."""
+    if isinstance(value, str):
+        value = value.split(",")
+    return tuple(item for item in value if item and isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def _flag(value: Any) -> Optional[bool]:
+    if isinstance(value, bool):
+        return value
+    found = number(value)
+    return None if found is None else found != 0
+
+
+def _nodes(value: Any) -> tuple[str, ...]:
+    """Names from a hostlist or a list of them. Raises HostlistError."""
+    text = value if isinstance(value, str) else ",".join(_texts(value))
+    return tuple(hostlist.expand(text)) if text else ()
+
+
+def _comments(row: _JobRow) -> tuple[str, str]:
+    """The user's and the administrator's; the accounting shape has both in ``comment: {job, administrator}``."""
+    if isinstance(row.comment, Mapping):
+        return _text(row.comment.get("job")), _text(row.comment.get("administrator"))
+    return _text(row.comment), _text(row.admin_comment)
+
+
+def _exit(value: Any) -> tuple[int, int]:
+    """Exit code and signal; (0, 0) also where the job has not ended."""
+    if isinstance(value, Mapping) and "return_code" in value:
+        signal = value.get("signal")
+        if isinstance(signal, Mapping):
+            signal = signal.get("id", signal.get("signal_id"))
+        return _at_least(0, value["return_code"], 0), _at_least(0, signal, 0)
+    status = _at_least(0, value, 0)
+    return (status >> 8) & 0xFF, status & 0x7F
+
+
+def _priority(row: _JobRow) -> int:
+    if row.priority is None and row.hold is True:
+        return 0
+    return _at_least(0, row.priority, -1)
+
+
+# ---- records
+
+
+def jobs_from_json(text: Union[str, bytes, bytearray], command: str = "squeue --json") -> list[Job]:
+    """Jobs of ``squeue --json`` (every state: filters of the command are ignored by some versions)."""
+    reply = _reply(text, "jobs", command, _JOBS)
+    assert reply.jobs is not msgspec.UNSET
+    found: dict[int, Job] = {}
+    for row in reply.jobs:
+        job_id = _at_least(1, row.job_id, 0)
+        if not job_id:
+            raise SlurmUnavailable(f"{command} printed a job without job_id; this list says nothing about jobs")
+        if job_id in found:
+            log.warning("job %d appears twice in the output of %s; not believed", job_id, command)
+            found[job_id] = Job(job_id, UNKNOWN)
+            continue
+        try:
+            found[job_id] = _job(job_id, row)
+        except HostlistError as exc:
+            log.warning("job %d in the output of %s is not believed: %s", job_id, command, exc)
+            found[job_id] = Job(job_id, UNKNOWN)
+    return list(found.values())
+
+
+def _job(job_id: int, row: _JobRow) -> Job:
+    state, flags = job_state(row.job_state)
+    code, signal = _exit(row.exit_code)
+    comment, admin_comment = _comments(row)
+    array_id = _at_least(1, row.array_job_id, 0)
+    limit = _at_least(0, row.time_limit, -1)
+    switches = row.minimum_switches if row.required_switches is None else row.required_switches
+    return Job(
+        job_id=job_id,
+        state=state,
+        flags=flags,
+        reason=_text(row.state_description) or _text(row.state_reason),
+        name=_text(row.name),
+        user_id=_at_least(0, row.user_id, -1),
+        user_name=_text(row.user_name),
+        partition=_text(row.partition),
+        nodes=_nodes(row.nodes),
+        required_nodes=_nodes(row.required_nodes),
+        excluded_nodes=_nodes(row.excluded_nodes),
+        start_time=_time(row.start_time),
+        eligible_time=_time(row.eligible_time),
+        end_time=_time(row.end_time),
+        submit_time=_time(row.submit_time),
+        restart_cnt=_at_least(0, row.restart_cnt, 0),
+        comment=comment,
+        admin_comment=admin_comment,
+        exit_code=code,
+        exit_signal=signal,
+        priority=_priority(row),
+        node_count=_at_least(0, row.node_count, 0),
+        max_nodes=_at_least(0, row.max_nodes, 0),
+        time_limit_s=limit * 60 if limit >= 0 else None,
+        array_job_id=array_id or None,
+        array_task_id=number(row.array_task_id) if array_id else None,
+        het_job_id=_at_least(1, row.het_job_id, 0) or None,
+        requeue=_flag(row.requeue),
+        batch=_flag(row.batch_flag) is not False,
+        required_switches=_at_least(0, switches, 0),
+        gres_detail=tuple(_text(item) for item in row.gres_detail) if isinstance(row.gres_detail, list) else (),
+        std_out=_text(row.stdout_expanded) or _text(row.standard_output),
+        cron=bool(_text(row.cron)) or "CRON_JOB" in _texts(row.flags),
+    )
+
+
+def nodes_from_json(text: Union[str, bytes, bytearray], command: str = "sinfo --json") -> list[Node]:
+    """Nodes of ``sinfo --json`` (22.05) or ``scontrol show nodes --json``."""
+    reply = _reply(text, "nodes", command, _NODES)
+    assert reply.nodes is not msgspec.UNSET
+    found: dict[str, Node] = {}
+    for row in reply.nodes:
+        name = _text(row.name)
+        if not name or name in found:
+            what = f"{name!r} twice" if name else "a node without name"
+            raise SlurmUnavailable(f"{command} printed {what}; this list says nothing about nodes")
+        state, flags = node_state(row.state, row.state_flags)
+        found[name] = Node(
+            name=name,
+            state=state,
+            flags=flags,
+            reason=_text(row.reason),
+            reason_user=_text(row.reason_set_by_user),
+            reason_time=_time(row.reason_changed_at),
+            boot_time=_time(row.boot_time),
+            slurmd_start_time=_time(row.slurmd_start_time),
+            partitions=_texts(row.partitions),
+            comment=_text(row.comment),
+            gres=_text(row.gres),
+            extra=_text(row.extra),
+        )
+    return list(found.values())
+
+
+def _reply(text: Union[str, bytes, bytearray], key: str, command: str, decoder: msgspec.json.Decoder[_Reply]) -> _Reply:
+    """The whole answer. Empty or broken output is an error, never "none".
 
     So is a filled ``errors`` list: with slurmctld down, 22.05 ends with code 0, an empty list and the error in there.
     """
     try:
-        whole = msgspec.json.decode(text)
-        found = whole[key]
-        errors = whole.get("errors")
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as exc:
+        reply = _decode(text, decoder)
+    except msgspec.ValidationError as exc:
+        raise SlurmUnavailable(f"{command} printed {key!r} in a shape that is not known: {exc}") from exc
+    except (msgspec.DecodeError, RecursionError) as exc:
         what = "printed nothing" if not text.strip() else f"printed no JSON with {key!r}"
         raise SlurmUnavailable(f"{command} {what}; this says nothing about {key}") from exc
-    if errors:
-        said = "; ".join(_error_text(e) for e in errors) if isinstance(errors, list) else str(errors)
+    if reply.errors:
+        errors = reply.errors if isinstance(reply.errors, list) else [reply.errors]
+        said = "; ".join(_error_text(error) for error in errors)
         raise SlurmUnavailable(f"{command}: {said}; is slurmctld running?")
-    if not isinstance(found, list):
-        raise SlurmUnavailable(f"{command} printed {key!r} as {type(found).__name__}, expected a list")
-    return [row for row in found if isinstance(row, dict)]
+    if getattr(reply, key) is msgspec.UNSET:
+        raise SlurmUnavailable(f"{command} printed no JSON with {key!r}; this says nothing about {key}")
+    return reply
+
+
+def _decode(text: Union[str, bytes, bytearray], decoder: msgspec.json.Decoder[_Reply]) -> _Reply:
+    """Users may name a job with bytes that are no UTF-8, and Slurm prints them as they are."""
+    try:
+        return decoder.decode(text)
+    except UnicodeEncodeError:
+        return decoder.decode(str(text).encode("utf-8", "replace"))
+    except msgspec.DecodeError as exc:
+        if isinstance(text, str) or "UTF-8" not in str(exc):
+            raise
+        return decoder.decode(text.decode("utf-8", "replace"))
 
 
 def _error_text(error: Any) -> str:
     if not isinstance(error, Mapping):
         return str(error)
     return str(error.get("description") or error.get("error") or error)
-
-
-def jobs_from_json(text: str, command: str = "squeue --json") -> list[Job]:
-    """Jobs of ``squeue --json`` (every state: filters of the command are ignored by some versions)."""
-    return [job_from_mapping(row) for row in _load(text, "jobs", command)]
-
-
-def job_from_mapping(row: Mapping[str, Any]) -> Job:
-    """One element of the ``jobs`` list."""
-    state, flags = split_state(row.get("job_state"), known_flags=JOB_FLAGS)
-    code, signal = _exit(row)
-    array_id = number(row.get("array_job_id"))
-    limit = number(row.get("time_limit"))
-    detail = row.get("gres_detail") or ()
-    switches = row.get("required_switches", row.get("minimum_switches"))
-    requeue = row.get("requeue")
-    return Job(
-        job_id=number(row.get("job_id")) or 0,
-        state=state,
-        flags=flags,
-        reason=str(row.get("state_description") or row.get("state_reason") or ""),
-        name=str(row.get("name") or ""),
-        user_id=_or(number(row.get("user_id")), -1),
-        user_name=str(row.get("user_name") or ""),
-        partition=str(row.get("partition") or ""),
-        nodes=_nodes(row.get("nodes")),
-        required_nodes=_nodes(row.get("required_nodes")),
-        excluded_nodes=_nodes(row.get("excluded_nodes")),
-        start_time=_time(row.get("start_time")),
-        eligible_time=_time(row.get("eligible_time")),
-        end_time=_time(row.get("end_time")),
-        submit_time=_time(row.get("submit_time")),
-        restart_cnt=number(row.get("restart_cnt")) or 0,
-        comment=_comment(row, "comment"),
-        admin_comment=_comment(row, "admin_comment"),
-        exit_code=code,
-        exit_signal=signal,
-        priority=_or(number(row.get("priority")), 0),
-        node_count=number(row.get("node_count")) or 0,
-        time_limit_s=limit * 60 if limit is not None else None,
-        array_job_id=array_id or None,
-        array_task_id=number(row.get("array_task_id")) if array_id else None,
-        het_job_id=number(row.get("het_job_id")) or None,
-        requeue=bool(requeue) if requeue is not None else None,
-        batch=_batch(row),
-        required_switches=number(switches) or 0,
-        gres_detail=tuple(str(d) for d in detail) if isinstance(detail, (list, tuple)) else (),
-        std_out=str(row.get("standard_output") or ""),
-    )
-
-
-def _or(value: Optional[int], default: int) -> int:
-    return default if value is None else value
-
-
-def _batch(row: Mapping[str, Any]) -> bool:
-    flag = row.get("batch_flag")
-    return bool(number(flag) if not isinstance(flag, bool) else flag) if flag is not None else True
-
-
-def _comment(row: Mapping[str, Any], key: str) -> str:
-    """Comments moved into ``comment: {job, administrator, system}`` in some versions."""
-    value = row.get(key)
-    whole = row.get("comment")
-    if isinstance(whole, Mapping):
-        value = whole.get("job" if key == "comment" else "administrator")
-    return str(value or "")
-
-
-def _exit(row: Mapping[str, Any]) -> tuple[int, int]:
-    """Exit code and signal: a wait(2) status in 22.05, a mapping later."""
-    value = row.get("exit_code")
-    if isinstance(value, Mapping) and "return_code" in value:
-        signal = value.get("signal") or {}
-        found = signal.get("signal_id", signal.get("id")) if isinstance(signal, Mapping) else signal
-        return number(value["return_code"]) or 0, number(found) or 0
-    status = number(value) or 0
-    return (status >> 8) & 0xFF, status & 0x7F
-
-
-def _nodes(value: Any) -> tuple[str, ...]:
-    return tuple(hostlist.expand(",".join(map(str, value)) if isinstance(value, list) else str(value or "")))
-
-
-def nodes_from_json(text: str, command: str = "sinfo --json") -> list[Node]:
-    """Nodes of ``sinfo --json`` (22.05) or ``scontrol show nodes --json``."""
-    found = []
-    for row in _load(text, "nodes", command):
-        state, flags = split_state(row.get("state"), row.get("state_flags"))
-        found.append(
-            Node(
-                name=str(row.get("name") or ""),
-                state=state,
-                flags=flags,
-                reason=str(row.get("reason") or ""),
-                reason_user=str(row.get("reason_set_by_user") or ""),
-                reason_time=_time(row.get("reason_changed_at")),
-                boot_time=_time(row.get("boot_time")),
-                slurmd_start_time=_time(row.get("slurmd_start_time")),
-                partitions=tuple(str(p) for p in row.get("partitions") or ()),
-                comment=str(row.get("comment") or ""),
-                gres=str(row.get("gres") or ""),
-            )
-        )
-    return found

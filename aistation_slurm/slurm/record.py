@@ -13,30 +13,39 @@ from typing import Optional
 
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job, Node
-from aistation_slurm.slurm.states import JOB_FLAGS, split_state
+from aistation_slurm.slurm.hostlist import HostlistError
+from aistation_slurm.slurm.states import UNKNOWN, job_state, node_state
 
 __all__ = ["job_from_text", "jobs_from_text", "node_from_text", "nodes_from_text", "record_fields"]
 
 log = logging.getLogger(__name__)
 
-_WHOLE_LINE_WORDS = "Reason OS Comment AdminComment SystemComment Extra Command WorkDir StdErr StdIn StdOut BatchScript"
+_WHOLE_LINE_WORDS = (
+    "Reason OS Comment AdminComment SystemComment Extra Command WorkDir StdErr StdIn StdOut BatchScript SubmitLine"
+)
 _WHOLE_LINE = frozenset(_WHOLE_LINE_WORDS.split())
 """Keys whose value runs to the end of the line when they stand at its beginning, blanks and "=" included."""
 _WORDS = """
-JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet JobName UserId GroupId MCS_label
-Priority Nice Account QOS WCKey JobState Reason Dependency FailedNode Requeue Restarts BatchFlag Reboot ExitCode
-DerivedExitCode RunTime TimeLimit TimeMin SubmitTime EligibleTime AccrueTime StartTime EndTime Deadline
-PreemptEligibleTime PreemptTime SuspendTime SecsPreSuspend LastSchedEval Scheduler Partition AllocNode:Sid
-ReqNodeList ExcNodeList NodeList SchedNodeList BatchHost NumNodes NumCPUs NumTasks CPUs/Task ReqB:S:C:T TRES ReqTRES
-AllocTRES Socks/Node NtasksPerN:B:S:C CoreSpec ThreadSpec JOB_GRES Nodes CPU_IDs Mem GRES MinCPUsNode MinMemoryNode
-MinMemoryCPU MinTmpDiskNode Features DelayBoot Reservation OverSubscribe Contiguous Licenses Network Power
-TresPerNode TresPerJob TresPerTask TresPerSocket TresBind TresFreq CpusPerTres MemPerTres NtasksPerTRES MailUser
-MailType Container Burst_Buffer Prefer Clusters SLUID SegmentSize
-NodeName Arch CoresPerSocket CPUAlloc CPUEfctv CPUTot CPULoad AvailableFeatures ActiveFeatures Gres GresDrain
-GresUsed NodeAddr NodeHostName Port Version RealMemory AllocMem FreeMem Sockets Boards State ThreadsPerCore TmpDisk
-Weight Owner Partitions BootTime SlurmdStartTime LastBusyTime ResumeAfterTime CfgTRES CapWatts CurrentWatts AveWatts
-ExtSensorsJoules ExtSensorsWatts ExtSensorsTemp ReservationName InstanceId InstanceType Topology
+JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet JobName SLUID UserId GroupId MCS_label
+Priority Nice Account QOS WCKey JobState Reason FailedNode Dependency Requeue Restarts BatchFlag Reboot ExitCode
+DerivedExitCode RunTime TimeLimit TimeMin SubmitTime EligibleTime AccrueTime ResizeTime StartTime EndTime Deadline
+CompletingTime CronJob CrontabSpec PreemptEligibleTime PreemptTime SuspendTime SecsPreSuspend LastSchedEval Scheduler
+Partition AllocNode:Sid ReqNodeList ExcNodeList NodeList SchedNodeList BatchHost StepMgrEnabled FedOrigin
+FedViableSiblings FedActiveSiblings NumNodes NumCPUs NumTasks CPUs/Task ReqB:S:C:T TRES ReqTRES AllocTRES Socks/Node
+NtasksPerN:B:S:C CoreSpec ThreadSpec JOB_GRES Nodes CPU_IDs Mem GRES MinCPUsNode MinMemoryNode MinMemoryCPU
+MinTmpDiskNode Features BatchFeatures ClusterFeatures DelayBoot Reservation OverSubscribe Exclusive Contiguous Licenses
+LicensesAlloc Network Power TresPerNode TresPerJob TresPerTask TresPerSocket TresPerStep TresBind TresFreq CpusPerTres
+MemPerTres NtasksPerTRES GresEnforceBind GresAllowTaskSharing GresOneTaskPerSharing KillOInInvalidDependent
+KillOnInvalidDependent OOMKillStep SpreadJob SpreadSegments ConsolidateSegments ExpeditedRequeue SegmentSize MailUser
+MailType Container ContainerID ContainerType BurstBuffer BurstBufferState Burst_Buffer Prefer Clusters Switches
+SELinuxContext MemUpdate
+NodeName Arch CoresPerSocket CPUAlloc CPUEfctv CPUTot CPULoad CPUSpecList CoreSpecCount CpuBind AvailableFeatures
+ActiveFeatures Gres GresDrain GresUsed NodeAddr NodeHostName BcastAddr Port Version RealMemory AllocMem FreeMem
+MemSpecLimit RestrictedCoresPerGPU Sockets Boards State NextState ThreadsPerCore TmpDisk Weight Owner Partitions BootTime
+SlurmdStartTime LastBusyTime ResumeAfterTime CfgTRES CapWatts CurrentWatts AveWatts ExtSensorsJoules ExtSensorsWatts
+ExtSensorsTemp ReservationName InstanceId InstanceType Topology TLSCertLastRenewal TLSCertTokenSet
 """
+# what any release from 22.05 to 26.05 prints (src/scontrol/info_job.c, info_node.c)
 _KEYS = _WHOLE_LINE.union(_WORDS.split())
 _DECISIVE_WORDS = "JobId JobState UserId Priority Requeue Restarts BatchFlag StartTime NodeList AdminComment"
 _DECISIVE = frozenset(_DECISIVE_WORDS.split())
@@ -78,7 +87,7 @@ def _time(text: Optional[str]) -> Optional[int]:
 
 
 def _int(text: Optional[str], default: int = 0) -> int:
-    match = re.match(r"-?\d+", text or "")
+    match = re.match(r"-?\d{1,18}", text or "", re.ASCII)
     return int(match.group()) if match else default
 
 
@@ -88,7 +97,7 @@ def _nodes(text: Optional[str]) -> tuple[str, ...]:
 
 def _minutes_s(text: str) -> Optional[int]:
     """``1-02:03:04`` -> seconds; None for UNLIMITED."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    match = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9}):(\d{1,9}):(\d{1,9})", text, re.ASCII)
     if match is None:
         return None
     days, hours, minutes, seconds = (int(g or 0) for g in match.groups())
@@ -102,7 +111,7 @@ def jobs_from_text(text: str) -> list[Job]:
         job = job_from_text(record)
         if job.job_id in found:
             log.warning("job %d appears twice in scontrol's output; not believed", job.job_id)
-            job = Job(job_id=job.job_id, state="UNKNOWN")
+            job = Job(job.job_id, UNKNOWN)
         found[job.job_id] = job
     return list(found.values())
 
@@ -113,11 +122,21 @@ def job_from_text(text: str) -> Job:
     job_id = _int(fields.get("JobId"))
     if repeated & _DECISIVE:
         log.warning("job %d: %s appear twice in scontrol's output; not believed", job_id, ", ".join(sorted(repeated)))
-        return Job(job_id=job_id, state="UNKNOWN")
-    state, flags = split_state(fields.get("JobState"), known_flags=JOB_FLAGS)
+        return Job(job_id, UNKNOWN)
+    try:
+        return _job(job_id, fields, text)
+    except HostlistError as exc:
+        log.warning("job %d in scontrol's output is not believed: %s", job_id, exc)
+        return Job(job_id, UNKNOWN)
+
+
+def _job(job_id: int, fields: dict[str, str], text: str) -> Job:
+    nodes = _nodes(fields.get("NodeList"))
+    state, flags = job_state(fields.get("JobState", ""))
     user, _, uid = fields.get("UserId", "").rstrip(")").rpartition("(")
     code, _, signal = fields.get("ExitCode", "0:0").partition(":")
     task = fields.get("ArrayTaskId", "")
+    fewest, _, most = fields.get("NumNodes", "").partition("-")
     return Job(
         job_id=job_id,
         state=state,
@@ -127,7 +146,7 @@ def job_from_text(text: str) -> Job:
         user_id=_int(uid, -1),
         user_name=user,
         partition=fields.get("Partition", ""),
-        nodes=_nodes(fields.get("NodeList")),
+        nodes=nodes,
         required_nodes=_nodes(fields.get("ReqNodeList")),
         excluded_nodes=_nodes(fields.get("ExcNodeList")),
         start_time=_time(fields.get("StartTime")),
@@ -139,16 +158,34 @@ def job_from_text(text: str) -> Job:
         admin_comment=_null(fields.get("AdminComment")),
         exit_code=_int(code),
         exit_signal=_int(signal),
-        priority=_int(fields.get("Priority")),
-        node_count=_int(fields.get("NumNodes")),
+        priority=_int(fields.get("Priority"), -1),
+        node_count=_int(fewest),
+        max_nodes=_int(most),
         time_limit_s=_minutes_s(fields.get("TimeLimit", "")),
         array_job_id=_int(fields.get("ArrayJobId")) or None,
-        array_task_id=int(task) if task.isdigit() else None,
+        array_task_id=int(task) if task.isdecimal() and len(task) < 10 else None,
         het_job_id=_int(fields.get("HetJobId")) or None,
         requeue=None if "Requeue" not in fields else fields["Requeue"] == "1",
         batch=fields.get("BatchFlag", "1") != "0",
+        required_switches=_int(fields.get("Switches")),
+        gres_detail=_gres_detail(text, len(nodes)),
         std_out=fields.get("StdOut", ""),
+        cron="CrontabSpec" in fields,
     )
+
+
+_ALLOCATED = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(.*)$", re.MULTILINE)
+
+
+def _gres_detail(text: str, nodes: int) -> tuple[str, ...]:
+    """Of ``scontrol --details``, one text a node: ``Nodes=gpu[1-2] CPU_IDs=0 Mem=0 GRES=gpu:8(IDX:0-7)`` -> two.
+
+    Empty where it is not one a node: a line end in a comment can add such lines.
+    """
+    found: list[str] = []
+    for names, gres in _ALLOCATED.findall(text):
+        found += [gres.strip()] * len(hostlist.expand(names))
+    return tuple(found) if len(found) == nodes else ()
 
 
 def _null(text: Optional[str]) -> str:
@@ -166,7 +203,7 @@ _REASON = re.compile(r"^(?P<text>.*) \[(?P<user>[^@\]]*)@(?P<time>[^\]]*)\]$")
 def node_from_text(text: str) -> Node:
     """One record of ``scontrol show node``."""
     fields = record_fields(text)
-    state, flags = split_state(fields.get("State"))
+    state, flags = node_state(fields.get("State", ""))
     reason = fields.get("Reason", "")
     match = _REASON.match(reason)
     return Node(
@@ -181,5 +218,5 @@ def node_from_text(text: str) -> Node:
         partitions=tuple(p for p in fields.get("Partitions", "").split(",") if p),
         comment=_null(fields.get("Comment")),
         gres=_null(fields.get("Gres")),
-        extra=fields,
+        extra=_null(fields.get("Extra")),
     )
