@@ -137,6 +137,10 @@ class CliBackend:
         """``State=DOWN``."""
         self._run("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={reason}")
 
+    def update_node(self, node: str, **fields: str) -> None:
+        """Reason alone is taken also of a drained node, whose state it leaves."""
+        self._run("scontrol", "update", f"NodeName={node}", *(f"{key}={value}" for key, value in fields.items()))
+
     def resume(self, node: str) -> None:
         """Clears DRAIN and the reason."""
         self._run("scontrol", "update", f"NodeName={node}", "State=RESUME")

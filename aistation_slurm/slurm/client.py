@@ -89,7 +89,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Node:
-    """One node as the controller shows it now. ``reason`` is without the ``[user@time]`` that scontrol adds."""
+    """One node as the controller shows it now. ``reason`` is without the ``[user@time]`` that scontrol adds.
+
+    hostname: NodeHostName, the host that runs its slurmd; the name is Slurm's own and may be another one.
+    """
 
     name: str
     state: str
@@ -103,6 +106,7 @@ class Node:
     comment: str = ""
     gres: str = ""
     extra: str = ""
+    hostname: str = ""
 
     @property
     def drained(self) -> bool:
@@ -140,6 +144,10 @@ class SlurmClient(Protocol):
 
     def down(self, node: str, reason: str) -> None:
         """Set DOWN and the reason: every job there ends. For a node whose processes cannot be ended."""
+        ...
+
+    def update_node(self, node: str, **fields: str) -> None:
+        """``scontrol update NodeName=`` with these keys (Reason, Comment), all in one request; the state stays."""
         ...
 
     def resume(self, node: str) -> None:

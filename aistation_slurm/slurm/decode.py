@@ -93,6 +93,7 @@ class _NodeRow(msgspec.Struct):
     comment: Any = None
     extra: Any = None
     gres: Any = None
+    hostname: Any = None
 
 
 class _JobsReply(msgspec.Struct):
@@ -277,6 +278,7 @@ def nodes_from_json(text: Union[str, bytes, bytearray], command: str = "sinfo --
             comment=_text(row.comment),
             gres=_text(row.gres),
             extra=_text(row.extra),
+            hostname=_text(row.hostname),
         )
     return list(found.values())
 

@@ -14,6 +14,7 @@ from typing import Optional
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job, Node
 from aistation_slurm.slurm.hostlist import HostlistError
+from aistation_slurm.slurm.node_comment import shown_comment
 from aistation_slurm.slurm.states import UNKNOWN, job_state, node_state
 
 __all__ = ["job_from_text", "jobs_from_text", "node_from_text", "nodes_from_text", "record_fields"]
@@ -194,7 +195,9 @@ def _null(text: Optional[str]) -> str:
 
 def nodes_from_text(text: str) -> list[Node]:
     """Every record of ``scontrol show node``."""
-    return [node_from_text(record) for record in _records(text, "NodeName")]
+    # a Comment may hold empty lines
+    records = re.split(r"\n\s*\n(?=NodeName=)", text)
+    return [node_from_text(record) for record in records if record.lstrip().startswith("NodeName=")]
 
 
 _REASON = re.compile(r"^(?P<text>.*) \[(?P<user>[^@\]]*)@(?P<time>[^\]]*)\]$")
@@ -216,7 +219,8 @@ def node_from_text(text: str) -> Node:
         boot_time=_time(fields.get("BootTime")),
         slurmd_start_time=_time(fields.get("SlurmdStartTime")),
         partitions=tuple(p for p in fields.get("Partitions", "").split(",") if p),
-        comment=_null(fields.get("Comment")),
+        comment=shown_comment(text),
         gres=_null(fields.get("Gres")),
         extra=_null(fields.get("Extra")),
+        hostname=fields.get("NodeHostName", ""),
     )
