@@ -4,8 +4,10 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 STOCK   ?=
 ARGS    ?=
+ROUNDS  ?= 200
+SEED    ?= 1
 
-.PHONY: help setup plugins demo test test-unit test-cluster lint format bench clean
+.PHONY: help setup plugins demo test test-unit test-cluster torture lint format bench clean
 
 help:
 	@echo 'make setup         install what is missing (apt, pip) and make .venv/bin/aistation'
@@ -14,6 +16,7 @@ help:
 	@echo 'make test          all tests (unit and real Slurm); ARGS="-k name" passes options to pytest'
 	@echo 'make test-unit     the tests that need no Slurm and no root'
 	@echo 'make test-cluster  the tests on a real Slurm in namespaces (root)'
+	@echo 'make torture       random faults on a real Slurm; ROUNDS=200 SEED=1; nothing may be lost or doubled'
 	@echo 'make lint          ruff, mypy --strict, shellcheck, C warnings as errors'
 	@echo 'make bench         measured figures, as ratios from one run'
 	@echo 'make plugins       build the SPANK plugin against the Slurm found'
@@ -35,6 +38,9 @@ test-unit: setup plugins
 
 test-cluster: setup plugins
 	@$(BIN)/python -m pytest tests/cluster $(ARGS)
+
+torture: setup plugins
+	@$(BIN)/python -m tests.cluster.torture --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff format --check .
