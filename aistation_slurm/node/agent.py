@@ -26,6 +26,7 @@ from aistation_slurm.findings import Finding, Status
 from aistation_slurm.node import history, jobs
 from aistation_slurm.node.drain import HANG, conclusive, fatal
 from aistation_slurm.node.gpu_memory import leftover_memory
+from aistation_slurm.node.hang import HangWatch
 from aistation_slurm.node.health import NodeReport, check_node
 from aistation_slurm.node.publish import gres_indices, publish
 from aistation_slurm.node.reaction import Reaction
@@ -74,6 +75,7 @@ class Agent:
         self.state_dir = config.node.state_dir
         self.reaction: Optional[Reaction] = None
         self.report: Optional[NodeReport] = None
+        self.hang = HangWatch(config, client, self._minors_of)
         self._stopping = False
         self._reports: queue.SimpleQueue[NodeReport] = queue.SimpleQueue()
         self._look_now = threading.Event()
@@ -99,12 +101,14 @@ class Agent:
         try:
             self._open_klog()
             worker.start()
+            self.hang.start()
             self._loop()
         finally:
             signal.set_wakeup_fd(old_fd)
             for number, handler in previous:
                 signal.signal(number, handler)
             notify("STOPPING=1")
+            self.hang.stop()
             self._look_now.set()
 
     def _loop(self) -> None:
@@ -136,6 +140,7 @@ class Agent:
         if self.reaction is not None:
             self.reaction.act()
             self.reaction.watch_for_return()
+            self.hang.act(self.reaction.node, self.reaction.done)
 
     def _pause(self, alive_every: float) -> float:
         wait = IDLE_POLL_S if self._klog is not None and self._klog.pollable else FILE_POLL_S
@@ -244,6 +249,11 @@ class Agent:
             return None
         minor = next((gpu.minor for gpu in self.report.gpus if gpu.pci == device), -1)
         return gres_indices(self.report, self.config).get(minor)
+
+    def _minors_of(self, record: jobs.JobRecord) -> frozenset[int]:
+        """Device minors of a job's GPUs."""
+        gres = {} if self.report is None else gres_indices(self.report, self.config)
+        return frozenset(minor for minor, index in gres.items() if index in record.gpus)
 
     def _watch_idle_memory(self, report: NodeReport) -> None:
         """Say once when a GPU that no job holds has memory in use without a process."""

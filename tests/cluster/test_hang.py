@@ -1,0 +1,88 @@
+"""Jobs that asked with --ais-hang-timeout, on a real Slurm: the hung one is requeued once, with its stacks kept; others are not.
+
+A "minute" is a second here, and nothing is measured against the clock: a job that must be left alone runs until another,
+started later with the same timeout, has been found hung.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+# Prints, then sleeps for ever; the second attempt ends by itself.
+HANGS = """#!/bin/bash
+echo step 1
+[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 0
+exec srun --output=/dev/null /opt/aistation/.venv/bin/python -c 'import time; time.sleep(600)'
+"""
+# Says one thing, and then only saves.
+SAVES = """#!/bin/bash
+echo start
+mkdir -p checkpoints
+for i in $(seq 600); do mkdir -p checkpoints/step-$i; echo $i >checkpoints/step-$i/weights; sleep 1; done
+"""
+SETTINGS = {
+    "hang": {"minute_s": 1.0, "poll_s": 0.5, "startup_grace_s": 3.0, "checkpoint_allowance_s": 0.0},
+    "watchdog": {"poll_s": 5.0},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, gpus=2, hcas=2, aistation=True, config=SETTINGS) as up:
+        yield up
+
+
+@pytest.fixture(autouse=True)
+def clean(cluster: Cluster) -> Iterator[None]:
+    yield
+    cluster.reset()
+
+
+def submit(cluster: Cluster, script: str, *options: str, timeout_s: int = 6) -> int:
+    return cluster.submit(script, "--ais-resume", f"--ais-hang-timeout={timeout_s}", *options, user="alice")
+
+
+def stacks(cluster: Cluster, job_id: int) -> list[Path]:
+    return sorted((cluster.dir / "shared/alice").glob(f"aistation-hang-{job_id}-*"))
+
+
+def restarts(cluster: Cluster, job_id: int) -> int:
+    return int(cluster.show_job(job_id)["Restarts"])
+
+
+def agents(cluster: Cluster) -> str:
+    return "".join(cluster.logs(f"agent.{name}") for name in cluster.names)
+
+
+def test_a_hung_job_is_requeued_once_and_its_stacks_are_kept(cluster: Cluster) -> None:
+    job_id = submit(cluster, HANGS, "--nodes=2")
+    cluster.wait_for(lambda: restarts(cluster, job_id) == 1, 90, "the hung job is requeued")
+    [kept] = stacks(cluster, job_id)
+    info = kept.stat()
+    assert (info.st_uid, stat.S_IMODE(info.st_mode)) == (20001, 0o600)
+    text = kept.read_text()
+    assert f"job {job_id} made no progress" in text
+    assert "Why: no progress of output for" in text
+    assert "python" in text and "State: S (sleeping)" in text
+    comment = cluster.show_job(job_id)["AdminComment"]
+    assert f"fault=job.hang@{cluster.names[0]}@" in comment
+    assert [node["flags"] for node in map(cluster.node, cluster.names)] == [[], []]
+    assert agents(cluster).count(f"job {job_id} requeued") == 1
+
+
+def test_a_job_that_saves_and_prints_nothing_is_left_alone(cluster: Cluster) -> None:
+    saves = submit(cluster, SAVES, "--nodes=1", "--exclusive", "--ais-ckpt-dir=checkpoints")
+    cluster.wait_job(saves, "RUNNING", timeout=60)
+    hangs = submit(cluster, HANGS, "--nodes=1", "--exclusive")
+    cluster.wait_for(lambda: restarts(cluster, hangs) == 1, 90, "the other job is found hung")
+    assert cluster.show_job(saves)["JobState"] == "RUNNING"
+    assert restarts(cluster, saves) == 0
+    assert stacks(cluster, saves) == []
