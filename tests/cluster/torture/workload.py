@@ -133,6 +133,6 @@ def read_ledger(site: Site, job_id: int) -> list[Line]:
 def parse_ledger(lines: Sequence[str]) -> list[Line]:
     found = []
     for line in lines:
-        time, attempt, what, text = (line.split(" ", 3) + ["", "", ""][:4]
+        time, attempt, what, text = [*line.split(" ", 3), "", "", ""][:4]
         found.append(Line(float(time), int(attempt), what, text))
     return found
