@@ -18,6 +18,7 @@ from aistation_slurm.config import Config, load
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.recovery.clock import SystemClock
 from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.primary import Primary
 from aistation_slurm.recovery.single import runs_here, take_place
 from aistation_slurm.recovery.watchdog import Watchdog
 from aistation_slurm.slurm import SlurmClient, connect
@@ -41,18 +42,23 @@ def command() -> None:
 @_config
 @_observe
 def run(config_path: Optional[Path], observe: bool) -> None:
-    """Run until SIGTERM. Safe to kill at any instant: the next run goes on from the journal and from Slurm."""
+    """Run until SIGTERM. Safe to kill at any instant: the next run goes on from the journal and from Slurm.
+
+    With a backup controller one runs on each controller host; that of the controller in control acts.
+    """
     config = _settings(config_path, observe)
     place = take_place(Path(config.watchdog.journal))
     try:
         client = connect(config)
-        watchdog = _watchdog(config, client, _wait_for_cluster_name(client))
+        primary = Primary(config.slurm, SystemClock())
+        watchdog = _watchdog(config, client, _wait_for_cluster_name(client), primary)
 
         def stop(*_: object) -> None:
             watchdog.stopping = True
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
+        signal.signal(signal.SIGHUP, lambda *_: primary.ask_again())
         watchdog.run()
         log.info("stopped")
     finally:
@@ -68,9 +74,12 @@ def once(config_path: Optional[Path], observe: bool) -> None:
     place = take_place(Path(config.watchdog.journal))
     try:
         client = connect(config)
-        watchdog = _watchdog(config, client, client.cluster_name())
+        primary = Primary(config.slurm, SystemClock())
+        watchdog = _watchdog(config, client, client.cluster_name(), primary)
         watchdog.cycle(everything=True)
-        if watchdog.busy:
+        if not primary.acts():
+            click.echo(primary.state)
+        elif watchdog.busy:
             click.echo("a recovery is under way: run this again, or let `aistation watchdog run` do it")
     finally:
         os.close(place)
@@ -113,13 +122,13 @@ def _settings(path: Optional[Path], observe: bool) -> Config:
     return config
 
 
-def _watchdog(config: Config, client: SlurmClient, cluster: str) -> Watchdog:
+def _watchdog(config: Config, client: SlurmClient, cluster: str, primary: Primary) -> Watchdog:
     spool = config.watchdog.spool_dir
     if not Path(spool).is_dir():
         log.warning("%s does not exist: faults are only seen every %g s", spool, config.watchdog.poll_s)
     mode = "acts" if config.enforcing(config.watchdog) else "only observes"
     log.info("watchdog of cluster %s %s; journal %s", cluster, mode, config.watchdog.journal)
-    return Watchdog(config, client, Journal(Path(config.watchdog.journal), cluster), SystemClock())
+    return Watchdog(config, client, Journal(Path(config.watchdog.journal), cluster), SystemClock(), primary)
 
 
 def _wait_for_cluster_name(client: SlurmClient) -> str:

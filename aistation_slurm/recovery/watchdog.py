@@ -19,6 +19,7 @@ from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attrib
 from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.journal import Journal, Record
 from aistation_slurm.recovery.policy import Limits, Step, StepKind, decide, readmit
+from aistation_slurm.recovery.primary import FRESH_S, Primary
 from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node, SlurmClient
 
@@ -41,13 +42,17 @@ CLOCK_SLACK_S = 1.0
 class Watchdog:
     """One controller's watchdog. ``cycle()`` does what is due; ``run()`` loops until ``stopping`` is set."""
 
-    def __init__(self, config: Config, client: SlurmClient, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, client: SlurmClient, journal: Journal, clock: Clock, primary: Optional[Primary] = None
+    ) -> None:
+        """primary: says whether this host's watchdog acts; None where there is no backup controller."""
         self._config = config.watchdog
         self._enforce = config.enforcing(config.watchdog)
         # an intent this old whose effect is not seen had none: the command and its request are over
         self._settle_s = config.slurm.timeout_s + 2.0
         self._client, self._journal, self._clock = client, journal, clock
         self._actor = Actor(client, clock)
+        self._primary = primary
         self._next_poll = 0.0
         self._due: dict[int, float] = {}
         self._nodes: dict[str, Node] = {}
@@ -72,6 +77,10 @@ class Watchdog:
 
     def cycle(self, everything: bool = False) -> None:
         """Take in events; look at what is due, or at everything. Raises JournalError."""
+        if self._primary is not None and not self._primary.acts():
+            self._due.clear()
+            self._next_poll = 0.0  # when control comes here, everything is looked at first
+            return
         self._take_events()
         now = self._clock.monotonic()
         try:
@@ -270,6 +279,8 @@ class Watchdog:
 
     def _act(self, job: Job, attempt: Attempt, verdict: Verdict, step: Step, limits: Limits) -> Optional[float]:
         """Intent, action, end. A refusal is journaled and tried again a few times; no answer leaves the intent open."""
+        if self._primary is not None and not self._primary.acts(FRESH_S):
+            return RETRY_S
         kind, now = step.kind.value, self._clock.now()
         if step.kind is StepKind.REQUEUE:
             since = self._journal.open_since(attempt, kind)

@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 from tests.cluster import fakenvml, host_root, slurm_conf, slurm_view, suite
 from tests.cluster.faults import Fault
-from tests.cluster.fleet import ADDRESS, CONTROLLER, Fleet
+from tests.cluster.fleet import CONTROLLER, Fleet
 from tests.cluster.hardware import Hardware
 from tests.cluster.namespaces import ClusterError
 
@@ -38,14 +38,16 @@ class Cluster(Fleet):
         conf_extra: str = "",
         mode: str = "enforce",
         config: Optional[suite.Settings] = None,
+        backup: bool = False,
     ) -> None:
         """Nothing is started yet.
 
         aistation: put the suite in force; false is stock Slurm. mode: "enforce" or "observe", for aistation.toml.
         conf_extra: slurm.conf lines; a key set here replaces the harness's own value.
         config: more of aistation.toml, {"node": {"poll_s": 1.0}}.
+        backup: a primary and a backup controller, ``ctl1`` and ``ctl2``, each with its own watchdog; ``ctl`` is a login host.
         """
-        super().__init__([f"gpu{i}" for i in range(1, nodes + 1)])
+        super().__init__([f"gpu{i}" for i in range(1, nodes + 1)], pair=backup)
         self.gpus = gpus
         self.hcas = hcas
         self.aistation = aistation
@@ -87,7 +89,10 @@ class Cluster(Fleet):
             self._write_conf()
             self._boot_controller()
             self._start_munged(CONTROLLER)
-            self.start_slurmctld()
+            for name in self.controllers:
+                if name != CONTROLLER:
+                    self._boot_of_pair(name)
+                self.start_slurmctld(name)
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(self._start_node, self.names))
             self.wait_for(self._all_idle, 60, "every node to be IDLE")
@@ -127,10 +132,14 @@ class Cluster(Fleet):
 
     def _write_conf(self) -> None:
         settings = suite.slurm_settings(self.notes) if self.aistation else {}
-        slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, ADDRESS, settings, self.conf_extra)
+        controllers = {name: self._addresses[name] for name in self.controllers}
+        slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, controllers, settings, self.conf_extra)
+        if len(controllers) > 1:
+            (self.dir / slurm_conf.SHARED_STATE).mkdir(mode=0o700)
+            os.chown(self.dir / slurm_conf.SHARED_STATE, *host_root.account("slurm"))
         if self.aistation:
             suite.install_plugins(self.conf_dir, self.notes)
-            for name in [CONTROLLER, *self.names]:
+            for name in self._addresses:
                 toml = self.disk(name) / "aistation/aistation.toml"
                 toml.write_text(suite.node_config(self.mode, self.hcas, self.config), encoding="utf-8")
 
@@ -187,7 +196,7 @@ class Cluster(Fleet):
         if name in self._hosts:
             raise ClusterError(f"host {name} is switched on already")
         self._start_node(name, reboot)
-        if self._services["slurmctld"].alive:
+        if any(self.slurmctld_runs(host) for host in self.controllers):
             off = int(self._off_since[name])
             self.wait_for(lambda: self.node(name)["boot_time"] > off, 60, f"slurmctld to see {name} after its boot")
 
@@ -198,20 +207,61 @@ class Cluster(Fleet):
         if not service.alive:
             raise ClusterError(f"munged on {host} ended: {self.logs(f'munged.{host}').strip()}")
 
-    def start_slurmctld(self) -> None:
-        """Start the controller daemon and wait until it answers."""
-        service = self.start_service("slurmctld", CONTROLLER, ["slurmctld", "-D"])
+    @staticmethod
+    def _on(daemon: str, controller: str) -> str:
+        """The name of a controller's daemon: "slurmctld" on ctl, "slurmctld.ctl2"."""
+        return daemon if controller == CONTROLLER else f"{daemon}.{controller}"
+
+    def slurmctld_runs(self, host: str) -> bool:
+        service = self._services.get(self._on("slurmctld", host))
+        return service is not None and service.alive
+
+    def start_slurmctld(self, host: str = "") -> None:
+        """Start the controller daemon (of the primary, or of ``host``) and wait until it answers."""
+        host = host or self.controllers[0]
+        service = self.start_service(self._on("slurmctld", host), host, ["slurmctld", "-D"])
 
         def answers() -> bool:
             if not service.alive:
                 raise ClusterError(f"slurmctld ended with code {service.process.returncode}")
-            return self.run(["scontrol", "ping"], timeout=30, check=False).returncode == 0
+            return self._is_up(host)
 
-        self.wait_for(answers, 30, "slurmctld to answer")
+        self.wait_for(answers, 30, f"slurmctld on {host} to answer")
 
-    def stop_slurmctld(self, sig: int = signal.SIGTERM) -> None:
+    def stop_slurmctld(self, sig: int = signal.SIGTERM, host: str = "") -> None:
         """SIGTERM saves Slurm's state, as `systemctl stop` does; pass SIGKILL for a crash."""
-        self.end_service("slurmctld", sig)
+        self.end_service(self._on("slurmctld", host or self.controllers[0]), sig)
+
+    def _boot_of_pair(self, name: str) -> None:
+        self._new_boot_id(name)
+        self._boot_node(name, [])
+        self._start_munged(name)
+
+    def kill_controller(self, host: str) -> None:
+        """A power cut of ctl1 or ctl2: slurmctld and the watchdog end at once, its address no longer answers."""
+        if host not in self.controllers or host == CONTROLLER:
+            raise ClusterError(f"no controller {host!r} of a pair; Cluster(backup=True) has ctl1 and ctl2")
+        self._cut_power(host)
+
+    def start_controller(self, host: str) -> None:
+        """Switch ctl1 or ctl2 on again, with slurmctld and, where the suite is in force, the watchdog."""
+        self._boot_of_pair(host)
+        self.start_slurmctld(host)
+        if self.aistation:
+            self.start_watchdog(host)
+
+    def takeover(self) -> None:
+        """`scontrol takeover`: the backup takes control now; the primary's slurmctld ends. Returns when it answers."""
+        backup = self.controllers[1]
+        # it is deaf for a moment after it gave control back
+        self.wait_for(lambda: self._is_up(backup), 30, f"slurmctld on {backup} to answer")
+        self.run(["scontrol", "takeover"], timeout=120)
+        self.wait_for(lambda: not self._is_up(self.controllers[0]), 30, "the primary's slurmctld to end")
+        self.run(["squeue", "-h"], timeout=120)
+
+    def _is_up(self, host: str) -> bool:
+        """By `scontrol ping`, which a slurmctld in standby answers too."""
+        return f" at {host} is UP" in self.run(["scontrol", "ping"], timeout=30, check=False).stdout
 
     def start_slurmd(self, name: str) -> None:
         self.start_service(f"slurmd.{name}", name, ["slurmd", "-D"])
@@ -226,8 +276,9 @@ class Cluster(Fleet):
         """Start the daemons that the repository has. Raises ClusterError, with its words, where one ends at once."""
         signs: dict[str, Path] = {}  # daemon -> file that shows it is up
         if suite.has_command("watchdog"):
-            self.start_watchdog()
-            signs["watchdog"] = self.disk(CONTROLLER) / "var/lib/aistation/journal.db"
+            for host in self.controllers:
+                self.start_watchdog(host)
+                signs[self._on("watchdog", host)] = self.disk(host) / "var/lib/aistation/journal.db"
         else:
             self.notes.append("no watchdog runs: aistation_slurm/cli/watchdog.py does not exist")
         if suite.has_command("agent"):
@@ -254,16 +305,17 @@ class Cluster(Fleet):
         self._agents.discard(name)
         self.end_service(f"agent.{name}", sig)
 
-    def start_watchdog(self) -> None:
-        """`aistation watchdog run` on the controller, as user slurm."""
-        self.start_service("watchdog", CONTROLLER, ["aistation", "watchdog", "run"], "slurm")
+    def start_watchdog(self, host: str = "") -> None:
+        """`aistation watchdog run` on the controller (the primary, or ``host``), as user slurm."""
+        host = host or self.controllers[0]
+        self.start_service(self._on("watchdog", host), host, ["aistation", "watchdog", "run"], "slurm")
 
-    def stop_watchdog(self) -> None:
-        self.end_service("watchdog", signal.SIGTERM)
+    def stop_watchdog(self, host: str = "") -> None:
+        self.end_service(self._on("watchdog", host or self.controllers[0]), signal.SIGTERM)
 
-    def kill_watchdog(self) -> None:
+    def kill_watchdog(self, host: str = "") -> None:
         """SIGKILL: it can save nothing."""
-        self.end_service("watchdog", signal.SIGKILL)
+        self.end_service(self._on("watchdog", host or self.controllers[0]), signal.SIGKILL)
 
     # ---- Slurm's commands and answers ---------------------------------------------------------------------------
 

@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 CONTROLLER = "ctl"
 ADDRESS = "10.77.0.1"
+PAIR = ("ctl1", "ctl2")
+"""Controller hosts of a cluster with a backup: machines of their own, so that one can lose its power. ``ctl`` then is
+the login host, which also is the network's bridge."""
 PREFIX = "ais-cluster-"
 KEEP_VARIABLE = "AIS_KEEP_CLUSTER"
 REBOOT_S = 4.0
@@ -30,13 +33,18 @@ NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "unshare", "nsenter", "setp
 
 
 class Fleet:
-    """``ctl`` and ``names``, all below one folder (``dir``) and one PID namespace."""
+    """``ctl``, ``names`` and a pair of controllers, all below one folder (``dir``) and one PID namespace."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], pair: bool = False) -> None:
+        """pair: slurmctld runs on ctl1 and ctl2 and not on ctl."""
         self.names = list(names)
+        self.controllers = list(PAIR) if pair else [CONTROLLER]
         self._hosts: dict[str, Host] = {}
-        self._boots = dict.fromkeys([CONTROLLER, *self.names], 0)
-        self._off_since = dict.fromkeys(self.names, 0.0)
+        self._addresses = {CONTROLLER: ADDRESS, **{name: _address(i) for i, name in enumerate(self.names)}}
+        if pair:
+            self._addresses.update({name: f"10.77.0.{11 + i}" for i, name in enumerate(PAIR)})
+        self._boots = dict.fromkeys(self._addresses, 0)
+        self._off_since = dict.fromkeys(self._addresses, 0.0)
         self._services: dict[str, Service] = {}
         self._commands: list[subprocess.Popen[str]] = []
         self._dir: Optional[Path] = None
@@ -62,13 +70,12 @@ class Fleet:
         self._dir = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
         (self._dir / "owner").write_text(owner_mark(os.getpid()), encoding="utf-8")
         self._dir.chmod(0o755)
-        hosts = ["127.0.0.1 localhost", f"{ADDRESS} {CONTROLLER}"]
-        hosts += [f"{_address(i)} {name}" for i, name in enumerate(self.names)]
+        hosts = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in self._addresses.items())]
         host_root.copy_etc(self._dir / "etc", "\n".join(hosts) + "\n")
         host_root.make_shared(self._dir)
         host_root.write_product_files(self._dir)
         (self._dir / "log").mkdir()
-        for name in [CONTROLLER, *self.names]:
+        for name in self._addresses:
             host_root.make_disk(self.disk(name), name)
 
     def _boot_controller(self) -> None:
@@ -89,8 +96,7 @@ class Fleet:
         self._hosts[CONTROLLER].net(
             f"link add {link} type veth peer name eth0 netns {host.pid}\nlink set {link} master lan up\n"
         )
-        address = _address(self.names.index(name))
-        host.net(f"link set lo up\naddr add {address}/16 dev eth0\nlink set eth0 up\n")
+        host.net(f"link set lo up\naddr add {self._addresses[name]}/16 dev eth0\nlink set eth0 up\n")
 
     def _new_boot_id(self, name: str) -> None:
         (self.disk(name) / "boot_id").write_text(f"{uuid.uuid4()}\n", encoding="utf-8")
@@ -113,7 +119,7 @@ class Fleet:
         """End every process of the cluster and remove its folder (AIS_KEEP_CLUSTER=1 keeps it). Safe to repeat."""
         atexit.unregister(self.stop)
         # The controller's PID namespace holds all the others, so this one end is everybody's.
-        for name in [CONTROLLER, *self.names]:
+        for name in self._addresses:
             if name in self._hosts:
                 self._hosts.pop(name).power_off()
         for service in self._services.values():
@@ -132,6 +138,9 @@ class Fleet:
         """A power cut: slurmd and all job processes of the node end at once, its network goes away."""
         if name not in self.names:
             raise ClusterError(f"no node {name!r}; there are {', '.join(self.names)}")
+        self._cut_power(name)
+
+    def _cut_power(self, name: str) -> None:
         self.host(name).power_off()
         del self._hosts[name]
         self._off_since[name] = time.time()
@@ -142,7 +151,7 @@ class Fleet:
 
     def host(self, name: str) -> Host:
         if name not in self._boots:
-            raise ClusterError(f"no host {name!r}; there are {CONTROLLER}, {', '.join(self.names)}")
+            raise ClusterError(f"no host {name!r}; there are {', '.join(self._boots)}")
         if name not in self._hosts:
             raise ClusterError(f"host {name} is switched off; start_node({name!r}) switches it on")
         return self._hosts[name]

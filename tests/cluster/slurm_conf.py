@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.cluster.fleet import CONTROLLER
-
 DEFAULTS: Mapping[str, str] = {
     "ClusterName": "aistest",
     "AuthType": "auth/munge",
@@ -44,19 +42,25 @@ DEFAULTS: Mapping[str, str] = {
     "MinJobAge": "300",
     "MessageTimeout": "10",
 }
+SHARED_STATE = "shared/slurmctld"
+PAIR_SETTINGS: Mapping[str, str] = {"StateSaveLocation": f"/{SHARED_STATE}", "SlurmctldTimeout": "10"}
+"""With a backup controller: the state on a disk that both see, and a take-over soon after the primary's end."""
 
 
 def render_slurm_conf(
     names: Sequence[str],
     gpus: int,
-    address: str,
+    controllers: Mapping[str, str],
     settings: Mapping[str, str],
     extra: str = "",
 ) -> str:
-    """slurm.conf. ``settings`` replace defaults by key; a key that ``extra`` sets replaces both."""
+    """slurm.conf. controllers: host -> address, the primary first.
+
+    ``settings`` replace defaults by key; a key that ``extra`` sets replaces both.
+    """
     theirs = {key.strip().lower() for key, equals, _ in (line.partition("=") for line in extra.splitlines()) if equals}
-    merged = {**DEFAULTS, **settings}
-    lines = [f"SlurmctldHost={CONTROLLER}({address})"]
+    merged = {**DEFAULTS, **(PAIR_SETTINGS if len(controllers) > 1 else {}), **settings}
+    lines = [f"SlurmctldHost={name}({address})" for name, address in controllers.items()]
     lines += [f"{key}={value}" for key, value in merged.items() if key.lower() not in theirs]
     gres = f" Gres=gpu:{gpus}" if gpus else ""
     if "nodename" not in theirs:
@@ -83,10 +87,15 @@ def render_topology_conf(names: Sequence[str]) -> str:
 
 
 def write_conf(
-    folder: Path, names: Sequence[str], gpus: int, address: str, settings: Mapping[str, str], extra: str
+    folder: Path,
+    names: Sequence[str],
+    gpus: int,
+    controllers: Mapping[str, str],
+    settings: Mapping[str, str],
+    extra: str,
 ) -> None:
     files = {
-        "slurm.conf": render_slurm_conf(names, gpus, address, settings, extra),
+        "slurm.conf": render_slurm_conf(names, gpus, controllers, settings, extra),
         "gres.conf": render_gres_conf(gpus),
         "topology.conf": render_topology_conf(names),
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",

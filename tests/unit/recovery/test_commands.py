@@ -19,6 +19,8 @@ from aistation_slurm.recovery.journal import Journal
 from aistation_slurm.slurm.client import Job
 
 WAIT_S = 60.0
+CONTROLLER = """[ "$1" = ping ] && exec echo 'Slurmctld(primary) at one is UP'
+echo 'ClusterName             = one'"""
 EMPTY = '{"errors": [], "jobs": [], "nodes": []}'
 
 
@@ -38,7 +40,7 @@ class Site:
         )
         self.answer("squeue", f"echo '{EMPTY}'")
         self.answer("sinfo", f"echo '{EMPTY}'")
-        self.answer("scontrol", "echo 'ClusterName             = one'")
+        self.answer("scontrol", CONTROLLER)
         self.processes: list[subprocess.Popen[str]] = []
 
     def answer(self, command: str, script: str) -> None:
@@ -116,7 +118,7 @@ def test_events_of_the_time_when_slurm_was_away_are_not_lost(site: Site) -> None
     site.start()
     wait_for(lambda: "waiting for Slurm: scontrol: Unable to contact" in site.log())
     assert path.exists()
-    site.answer("scontrol", "echo 'ClusterName = one'")
+    site.answer("scontrol", CONTROLLER)
     wait_for(lambda: not path.exists())
     assert "ended on gpu1" in site.call("incidents").stdout
 
