@@ -96,7 +96,7 @@ class Hang(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     checkpoint_allowance_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     """Added to the timeout while the last progress was a checkpoint: what is written later, or evaluated after it."""
     computing_allowance_s: Annotated[float, msgspec.Meta(ge=0)] = 1800.0
-    """Added to the timeout while GPUs of the job draw the power of real work (evaluation, buffered output)."""
+    """GPUs of the job that draw the power of real work (evaluation, buffered output) add to the timeout, at most this."""
     spin_timeout_s: Optional[Seconds] = None
     """Timeout for a job whose GPUs are all busy at idle power, as NCCL kernels that wait. Unset: the job's own alone."""
     spin_power_percent: Percent = 30.0

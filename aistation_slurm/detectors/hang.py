@@ -51,7 +51,8 @@ class HangLimits:
 class Watch:
     """One attempt so far. age_s: counted time; quiet_s: of it, since the last progress; spin_s: of that, spinning.
 
-    saved: a checkpoint was written in this attempt. moved: which source made the last progress.
+    worked_s: ``quiet_s`` when the GPUs were last seen computing. saved: a checkpoint was written in this attempt. moved: what
+    made the last progress.
     """
 
     look: Look
@@ -60,6 +61,7 @@ class Watch:
     age_s: float = 0.0
     quiet_s: float = 0.0
     spin_s: float = 0.0
+    worked_s: float = 0.0
     saved: bool = False
     moved: Literal["", "output", "checkpoint"] = ""
 
@@ -98,6 +100,7 @@ def after(watch: Optional[Watch], look: Look, limits: HangLimits) -> Watch:
     elif _moved(watch.output, look.output):
         moved = "output"
     step = min(max(look.at - watch.look.at, 0.0), limits.max_gap_s) if _counts(watch.look) and _counts(look) else 0.0
+    quiet_s = 0.0 if moved else watch.quiet_s + step
     spins = not moved and look.gpus == "spinning"
     return replace(
         watch,
@@ -105,18 +108,18 @@ def after(watch: Optional[Watch], look: Look, limits: HangLimits) -> Watch:
         output=look.output if look.output.state == "present" else watch.output,
         checkpoint=look.checkpoint if look.checkpoint.state == "present" else watch.checkpoint,
         age_s=watch.age_s + step,
-        quiet_s=0.0 if moved else watch.quiet_s + step,
+        quiet_s=quiet_s,
         spin_s=watch.spin_s + step if spins and watch.look.gpus == "spinning" else 0.0,
+        worked_s=quiet_s if moved or look.gpus == "computing" else watch.worked_s,
         saved=watch.saved or (moved == "checkpoint" and _grew(watch.checkpoint, look.checkpoint)),
         moved=moved or watch.moved,
     )
 
 
 def judge(watch: Watch, limits: HangLimits) -> Verdict:
-    """Whether the attempt is suspect at its last look."""
+    """Whether the attempt is suspect at its last look. Work of its GPUs starts its time anew, within the allowance."""
     allowance_s = limits.checkpoint_allowance_s if watch.moved == "checkpoint" else 0.0
-    computing_s = limits.computing_allowance_s if watch.look.gpus == "computing" else 0.0
-    limit_s = limits.timeout_s + allowance_s + computing_s
+    limit_s = limits.timeout_s + allowance_s + min(watch.worked_s, limits.computing_allowance_s)
     quiet = watch.quiet_s >= limit_s
     spins = limits.spin_timeout_s is not None and watch.spin_s >= limits.spin_timeout_s + allowance_s
     started = watch.saved or watch.age_s >= limits.startup_grace_s

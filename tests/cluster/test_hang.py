@@ -71,7 +71,7 @@ def test_a_hung_job_is_requeued_once_and_its_stacks_are_kept(cluster: Cluster) -
     text = kept.read_text()
     assert f"job {job_id} made no progress" in text
     assert "Why: no progress of output for" in text
-    assert "python" in text and "State: S (sleeping)" in text
+    assert "(python)\nState: S (sleeping)" in text
     comment = cluster.show_job(job_id)["AdminComment"]
     assert f"fault=job.hang@{cluster.names[0]}@" in comment
     assert [node["flags"] for node in map(cluster.node, cluster.names)] == [[], []]
