@@ -26,8 +26,8 @@ class Job:
 
     state: base state in capitals (``PENDING``); flags: ``COMPLETING``, ``REQUEUED`` ... nodes: allocated now, or last.
     priority: 0 is held, -1 is not told. requeue: what the job asked (``--no-requeue`` is False); None where not told.
-    node_count: allocated, or, while PENDING, the fewest that it takes; max_nodes: the most, 0 where it asked for no range
-    (scontrol's text tells it only while PENDING). cron: made by scrontab, Slurm itself starts it again.
+    node_count: allocated, or, while PENDING, Slurm's own guess. min_nodes: the fewest it takes, 0 where not told (22.05's text
+    of a started job); max_nodes: the most, told only while PENDING, else 0. cron: of scrontab, Slurm itself restarts it.
     """
 
     job_id: int
@@ -52,6 +52,7 @@ class Job:
     exit_signal: int = 0
     priority: int = 0
     node_count: int = 0
+    min_nodes: int = 0
     max_nodes: int = 0
     time_limit_s: Optional[int] = None
     array_job_id: Optional[int] = None

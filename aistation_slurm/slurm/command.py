@@ -21,6 +21,9 @@ READ_BYTES = 1 << 18
 KILL_WAIT_S = 2.0
 """A killed command that does not go (state D) is left to init after this long."""
 
+_STEERING = ("SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+"""Variables by which a profile would choose other jobs, another cluster or another form of time for these commands."""
+
 # What Slurm's client commands print when the controller, or the way to it, is at fault and not the request.
 _UNREACHABLE = (
     "Unable to contact slurm controller",
@@ -56,7 +59,9 @@ def run_raw(
     argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[dict[str, str]] = None
 ) -> bytearray:
     """The same, as the bytes that were printed, held once: squeue's JSON of a large cluster is tens of megabytes."""
-    environment = {**(env if env is not None else os.environ), "LC_ALL": "C"}
+    inherited = env if env is not None else os.environ
+    environment = {key: value for key, value in inherited.items() if not key.startswith(_STEERING)}
+    environment.update(LC_ALL="C", SLURM_TIME_FORMAT="%s")
     if conf:
         environment["SLURM_CONF"] = conf
     named = environment.get("SLURM_CONF", "")

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Optional, TypeVar, Union
 
 import msgspec
@@ -28,6 +29,7 @@ import msgspec
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job, Node
+from aistation_slurm.slurm.gres import tres_nodes
 from aistation_slurm.slurm.hostlist import HostlistError
 from aistation_slurm.slurm.states import UNKNOWN, job_state, node_state
 
@@ -39,7 +41,7 @@ NO_VAL = 0xFFFFFFFE
 _UNSET = frozenset({NO_VAL, NO_VAL + 1, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
 
 
-class _JobRow(msgspec.Struct):
+class _JobRow(msgspec.Struct, gc=False):
     """What is read of a job; every other field is skipped undecoded."""
 
     job_id: Any = None
@@ -78,9 +80,10 @@ class _JobRow(msgspec.Struct):
     stdout_expanded: Any = None
     cron: Any = None
     flags: Any = None
+    tres_req_str: Any = None
 
 
-class _NodeRow(msgspec.Struct):
+class _NodeRow(msgspec.Struct, gc=False):
     name: Any = None
     state: Any = None
     state_flags: Any = None
@@ -130,6 +133,8 @@ def number(value: Any) -> Optional[int]:
 
 
 def _at_least(lowest: int, value: Any, default: int) -> int:
+    if type(value) is int and lowest <= value < NO_VAL:
+        return value  # by far the most
     found = number(value)
     return default if found is None or found < lowest else found
 
@@ -159,7 +164,13 @@ def _flag(value: Any) -> Optional[bool]:
 def _nodes(value: Any) -> tuple[str, ...]:
     """Names from a hostlist or a list of them. Raises HostlistError."""
     text = value if isinstance(value, str) else ",".join(_texts(value))
-    return tuple(hostlist.expand(text)) if text else ()
+    return _expanded(text) if text else ()
+
+
+@lru_cache(maxsize=8192)
+def _expanded(text: str) -> tuple[str, ...]:
+    """The same jobs stand in one look after the other."""
+    return tuple(hostlist.expand(text))
 
 
 def _comments(row: _JobRow) -> tuple[str, str]:
@@ -240,6 +251,7 @@ def _job(job_id: int, row: _JobRow) -> Job:
         exit_signal=signal,
         priority=_priority(row),
         node_count=_at_least(0, row.node_count, 0),
+        min_nodes=tres_nodes(_text(row.tres_req_str)),
         max_nodes=_at_least(0, row.max_nodes, 0),
         time_limit_s=limit * 60 if limit >= 0 else None,
         array_job_id=array_id or None,

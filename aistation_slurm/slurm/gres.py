@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-__all__ = ["gpu_count", "gpu_indices", "tres_gpus"]
+__all__ = ["gpu_count", "gpu_indices", "tres_gpus", "tres_nodes"]
 
 
 def gpu_indices(detail: str) -> list[int]:
@@ -44,3 +44,9 @@ def tres_gpus(tres: str) -> Optional[int]:
     if request:
         return int(request.group(1))
     return 0 if "=" in tres else None
+
+
+def tres_nodes(tres: str) -> int:
+    """Nodes of a TRES text, 0 where it names none: ``cpu=8,mem=100G,node=2,billing=8`` -> 2."""
+    match = re.search(r"(?:^|,)node=(\d{1,9})(?:,|$)", tres, re.ASCII)
+    return int(match.group(1)) if match else 0

@@ -13,6 +13,7 @@ from typing import Optional
 
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job, Node
+from aistation_slurm.slurm.gres import tres_nodes
 from aistation_slurm.slurm.hostlist import HostlistError
 from aistation_slurm.slurm.node_comment import shown_comment
 from aistation_slurm.slurm.states import UNKNOWN, job_state, node_state
@@ -80,7 +81,9 @@ def _records(text: str, first_key: str) -> list[str]:
 
 
 def _time(text: Optional[str]) -> Optional[int]:
-    """Local time as scontrol prints it; None for Unknown, None, N/A."""
+    """Unix seconds (SLURM_TIME_FORMAT=%s) or local time as scontrol prints it; None for Unknown, None, N/A."""
+    if text and text.isascii() and text.isdigit() and len(text) < 12:
+        return int(text) or None
     try:
         return int(datetime.fromisoformat(text or "").timestamp())
     except ValueError:
@@ -161,6 +164,8 @@ def _job(job_id: int, fields: dict[str, str], text: str) -> Job:
         exit_signal=_int(signal),
         priority=_int(fields.get("Priority"), -1),
         node_count=_int(fewest),
+        # 22.05 has one TRES: what is asked for while PENDING, what is given after
+        min_nodes=tres_nodes(fields.get("ReqTRES") or (fields.get("TRES", "") if state == "PENDING" else "")),
         max_nodes=_int(most),
         time_limit_s=_minutes_s(fields.get("TimeLimit", "")),
         array_job_id=_int(fields.get("ArrayJobId")) or None,
