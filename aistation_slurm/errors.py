@@ -9,6 +9,7 @@ AistationError                 base: a message for a person, in one sentence, th
 ├── StateFileError             the node state file is missing, cut short, of another boot or of another format
 ├── CheckpointError            a checkpoint directory cannot be read or used
 ├── JournalError               the recovery journal cannot be opened or written
+│   └── JournalLost            its file was removed or replaced while it was in use
 └── TopologyError              a topology file is wrong (names the file and the line)
 """
 
@@ -19,6 +20,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "JournalError",
+    "JournalLost",
     "ProbeError",
     "SlurmError",
     "SlurmRefused",
@@ -62,6 +64,10 @@ class CheckpointError(AistationError):
 
 class JournalError(AistationError):
     """The recovery journal cannot be opened or written."""
+
+
+class JournalLost(JournalError):
+    """The journal's file was removed or replaced while in use: only a new start can go on."""
 
 
 class TopologyError(AistationError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Optional
 
 from aistation_slurm.errors import SlurmRefused
-from aistation_slurm.recovery.attribution import Attempt, Verdict
+from aistation_slurm.findings import is_our_reason
+from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict
 from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.policy import Limits, Step, StepKind
 from aistation_slurm.slurm import hostlist, tags
@@ -18,6 +20,8 @@ __all__ = ["Actor", "Outcome"]
 STALE_LOOK_S = 2.0
 """A requeue is not sent when the look that allowed it took longer: it could meet the next attempt."""
 _ALREADY = ("pending execution", "already")
+_LAST = {Cause.INFRASTRUCTURE: "infra", Cause.HANG: "hang", Cause.RESUME_FAILED: "user"}
+"""Tag ``last``: start-up does not hold it against a checkpoint when its attempt ended for ``infra``."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Actor:
             return Outcome("gone: Slurm no longer has the job", "done")
         if step.kind is StepKind.REQUEUE:
             return self._requeue(fresh, job, self._clock.monotonic() - asked)
+        if step.kind is StepKind.DOWN:
+            return self._give_up_nodes(fresh, step)
         if fresh.state in ("COMPLETED", "CANCELLED"):
             return Outcome(f"left: the job is {fresh.state}", "done")
         if step.kind is StepKind.ANNOTATE:
@@ -59,7 +65,30 @@ class Actor:
             self._client.update_job(fresh, ExcNodeList=hostlist.fold(step.exclude))
             self._client.release(fresh)
             return Outcome("done", "restarted", self._annotate(fresh, step.why))
-        return self._start(fresh, verdict, step, limits)
+        return self._start(fresh, attempt, verdict, step, limits)
+
+    def _give_up_nodes(self, fresh: Job, step: Step) -> Outcome:
+        """DOWN ends every job on a node: only where none but this one is there, and where the reason still is ours."""
+        if not fresh.completing:
+            return Outcome("done: the nodes have let go")
+        others = {
+            name
+            for other in self._client.jobs()
+            if other.job_id != fresh.job_id and (other.completing or other.state in ("RUNNING", "SUSPENDED"))
+            for name in other.nodes
+        }
+        given_up, left = [], []
+        for node in self._client.nodes(step.targets):
+            ours = node.drained and is_our_reason(node.reason) and "COMPLETING" in node.flags
+            if ours and node.name not in others:
+                self._client.down(node.name, node.reason)
+                given_up.append(node.name)
+            else:
+                left.append(node.name)
+        notes = (f"{', '.join(left)}: not set DOWN, other jobs run there or the drain is not ours",) if left else ()
+        if not given_up:
+            return Outcome("late: no node can be given up now", notes=notes)
+        return Outcome(f"done: {', '.join(given_up)} set DOWN", notes=notes)
 
     def _annotate(self, fresh: Job, text: str) -> tuple[str, ...]:
         """Say it in the job's Comment. Some versions refuse that for a job that has ended; then it is only journaled."""
@@ -90,9 +119,9 @@ class Actor:
             raise
         return Outcome("done")
 
-    def _start(self, fresh: Job, verdict: Verdict, step: Step, limits: Limits) -> Outcome:
+    def _start(self, fresh: Job, attempt: Attempt, verdict: Verdict, step: Step, limits: Limits) -> Outcome:
         """Keep the job away from the bad nodes, say why, and let it start: one request, then the release."""
-        notes = (*step.notes, *self._update(fresh, self._fields(fresh, verdict, step, limits)))
+        notes = (*step.notes, *self._update(fresh, self._fields(fresh, attempt, verdict, step, limits)))
         if step.kind is StepKind.RELEASE:
             self._client.release(fresh)
         if fresh.het_job_id is not None:
@@ -128,28 +157,46 @@ class Actor:
                 continue
             held = other.held_by_failed_launch and step.kind is StepKind.RELEASE
             if step.start_now and (other.priority or held):
-                self._client.update_job(other, StartTime="now")
+                self._client.update_job(other, StartTime=_begin(step))
             if held:
                 self._client.release(other)
 
-    def _fields(self, fresh: Job, verdict: Verdict, step: Step, limits: Limits) -> dict[str, str]:
-        restart = limits.restarts_done + 1
+    def _fields(self, fresh: Job, attempt: Attempt, verdict: Verdict, step: Step, limits: Limits) -> dict[str, str]:
+        restart = limits.past.restarts + 1
+        own = limits.past.own + (verdict.cause is not Cause.INFRASTRUCTURE)
         bad = hostlist.fold(sorted(verdict.bad))
         why = next(iter(verdict.bad.values()), verdict.text)
-        check = why.split(" ", 1)[0].partition(":")[2] if why.startswith("ais:") else "node_fail"
+        if why.startswith("ais:"):
+            check = why.split(" ", 1)[0].partition(":")[2]
+        else:
+            check = "node_fail" if verdict.cause is Cause.INFRASTRUCTURE else verdict.cause.value
         words = re.sub(r" \[[0-9a-f]{6}\]$", "", why)  # the id of a drain reason tells a user nothing
         away = f" away from {bad}" if bad else ""
+        later = f", not before {math.ceil(step.delay_s)} s from now" if step.start_now and step.delay_s else ""
+        tag = {
+            "attempt": str(restart),
+            "act": step.kind.value,
+            "why": f"{check}@{bad}" if bad else check,
+            "last": _LAST.get(verdict.cause, "unknown"),
+            "own": str(own),
+            "did": str(attempt.start_time),
+            "idle": str(limits.progress.idle),
+        }
+        if limits.progress.counted >= 0:
+            tag["ran"] = str(limits.progress.counted)
+        if limits.progress.step is not None:
+            tag["step"] = str(limits.progress.step)
         fields = {
-            "AdminComment": tags.tag_with(
-                fresh.admin_comment,
-                {"attempt": str(restart), "act": step.kind.value, "why": f"{check}@{bad}" if bad else check},
-            ),
-            "Comment": tags.comment_with(
-                fresh.comment, f"restart {restart} of at most {limits.max_restarts}{away}: {words}"
-            ),
+            "AdminComment": tags.tag_with(fresh.admin_comment, tag),
+            "Comment": tags.comment_with(fresh.comment, f"restart {restart}{away}{later}: {words}"),
         }
         if step.start_now:
-            fields["StartTime"] = "now"
+            fields["StartTime"] = _begin(step)
         if set(step.exclude) != set(fresh.excluded_nodes):
             fields["ExcNodeList"] = hostlist.fold(step.exclude)
         return fields
+
+
+def _begin(step: Step) -> str:
+    """``StartTime=``; a delay is Slurm's to keep, so it is seen in squeue and outlives the watchdog."""
+    return f"now+{math.ceil(step.delay_s)}" if step.delay_s else "now"

@@ -13,7 +13,7 @@ from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node
 from aistation_slurm.slurm.gres import gpu_indices
 
-__all__ = ["LATE_EVIDENCE_S", "Attempt", "Cause", "Verdict", "attribute", "bad_nodes"]
+__all__ = ["GATE_REFUSED", "HANG_CHECK", "LATE_EVIDENCE_S", "Attempt", "Cause", "Verdict", "attribute", "bad_nodes"]
 
 EARLY_S = 10
 """A drain up to this long before the attempt's start belongs to it: the gate drains while the job is being started."""
@@ -22,11 +22,20 @@ UNSEEN_EARLY_S = 60
 LATE_EVIDENCE_S = 60
 """A fault that a node reports up to this long after the attempt's end explains it: agents also look by poll."""
 
+GATE_REFUSED = "gate.refused"
+"""Begin of the evidence where a node's gate says that it refused the job, and the node does not bear our drain now."""
+HANG_CHECK = "job.hang"
+"""The check that a node's agent notes before it requeues a job without progress (node/hang.py)."""
+
 
 class Cause(str, Enum):
     """What ended or hinders an attempt."""
 
     INFRASTRUCTURE = "infrastructure"
+    HANG = "hang"
+    """No progress, and no node is known to be at fault."""
+    RESUME_FAILED = "resume_failed"
+    """Failed by itself soon after a restart of ours: the checkpoint may be bad, and start-up goes back one further."""
     USER = "user"
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -105,6 +114,10 @@ def bad_nodes(attempt: Attempt, nodes: Mapping[str, Node], *, runs: bool) -> dic
             found[name] = f"node is DOWN: {node.reason or 'no reason given'}"
         elif _rebooted(attempt, node):
             found[name] = "node rebooted during the attempt"
+        elif not runs and any(
+            job_id == attempt.job_id and attempt.covers(time) for job_id, time in tags.refusals_of(node.comment)
+        ):
+            found[name] = f"{GATE_REFUSED} (its gate refused this job)"
     return found
 
 
@@ -124,8 +137,20 @@ def _concerns(attempt: Attempt, index: int, reason: str) -> bool:
     return not mine or int(match.group(1)) in mine
 
 
-def attribute(job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Verdict:
-    """The cause of this attempt's end, or of its trouble while it runs."""
+def attribute(
+    job: Job,
+    attempt: Attempt,
+    nodes: Mapping[str, Node],
+    *,
+    restarts: int = 0,
+    quick_s: float = 0.0,
+    requeued_for: Optional[Cause] = None,
+) -> Verdict:
+    """The cause of this attempt's end, or of its trouble while it runs.
+
+    restarts: of this job, by us, so far; quick_s: an attempt that failed sooner after such a restart may have failed in
+    loading its checkpoint. requeued_for: the cause for which the watchdog itself put this attempt's job back in the queue.
+    """
     if job.state in _OWN_CAUSES:
         return Verdict(_OWN_CAUSES[job.state], {}, f"the job is {job.state}")
     if job.state == "UNKNOWN" and not job.completing:
@@ -134,7 +159,9 @@ def attribute(job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Verdict:
     told_node, check, told_start = tags.fault_of(job.admin_comment)
     # of an attempt that was never seen running only its end is known, and that stands for its start
     same = told_start == attempt.start_time or (not attempt.seen and told_start <= attempt.start_time)
-    if same and told_node in attempt.nodes and told_node not in bad:
+    if same and check == HANG_CHECK and not bad:
+        return Verdict(Cause.HANG, {}, f"no progress, says the agent of {told_node}")
+    if same and check and check != HANG_CHECK and told_node in attempt.nodes and told_node not in bad:
         bad[told_node] = f"{check} (told by the node's agent; its drain is someone else's)"
     if bad:
         return Verdict(Cause.INFRASTRUCTURE, bad, "; ".join(f"{node}: {why}" for node, why in bad.items()))
@@ -143,12 +170,26 @@ def attribute(job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> Verdict:
         return Verdict(Cause.INFRASTRUCTURE, {}, f"Slurm says NODE_FAIL on {where}")
     if job.state in ("FAILED", "BOOT_FAIL"):
         how = f"signal {job.exit_signal}" if job.exit_signal else f"exit code {job.exit_code}"
+        if restarts and _failed_to_resume(job, attempt, quick_s):
+            return Verdict(
+                Cause.RESUME_FAILED, {}, f"failed with {how} soon after restart {restarts}; no fault on {where}"
+            )
         return Verdict(Cause.USER, {}, f"the job failed with {how}, and no fault was found on {where}")
     if job.state == "PENDING":
         if job.held_by_failed_launch:
             return Verdict(Cause.LAUNCH_FAILED, {}, f"a prolog failed, and AIStation drained none of {where}")
+        if requeued_for is not None:
+            return Verdict(requeued_for, {}, f"requeued for {requeued_for.value.replace('_', ' ')} on {where}")
         return Verdict(Cause.REQUEUED, {}, f"requeued, and no fault was found on {where}")
     return Verdict(Cause.NONE, {}, "no fault")
+
+
+def _failed_to_resume(job: Job, attempt: Attempt, quick_s: float) -> bool:
+    """What start-up told of this attempt can only say no: it had nothing to resume from, or must not start."""
+    run = tags.read_run(job.comment)
+    if run is None or run.attempt != job.restart_cnt or run.step is None:
+        return False
+    return attempt.seen and attempt.ended is not None and attempt.ended - attempt.start_time < quick_s
 
 
 def _names(nodes: Sequence[str]) -> str:

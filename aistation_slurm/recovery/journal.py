@@ -6,27 +6,21 @@ at the next step, not repeated blindly. Every method is one transaction.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Optional
 
-from aistation_slurm.errors import JournalError
 from aistation_slurm.recovery.attribution import Attempt
 from aistation_slurm.recovery.events import JobEnded
-from aistation_slurm.recovery.local_disk import network_filesystem
+from aistation_slurm.recovery.journal_file import JournalFile
+from aistation_slurm.recovery.past import PastAttempt
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job
 
 __all__ = ["Journal", "Record"]
 
-SCHEMA = "2"
-BUSY_S = 5.0
-"""Wait for another process that holds the database (a reader of ``aistation incidents`` never does)."""
 EVENTS_KEPT_S = 86400.0
 SAME_END_S = 2.0
 """An event this much later than the end that was seen already still is of that end."""
@@ -34,106 +28,36 @@ SAME_END_S = 2.0
 
 @dataclass(frozen=True)
 class Record:
-    """An attempt with what the journal knows of it. state: running, ended, restarted (by us or anyone), done."""
+    """An attempt with what the journal knows of it. state: running, ended, restarted (by us or anyone), done.
+
+    bad: nodes that it was taken from. restart_cnt: Slurm's count when it was seen. cause: of the last judgement.
+    """
 
     attempt: Attempt
     state: str
     calm_since: Optional[float] = None
     max_restarts: Optional[int] = None
     told: str = ""
+    bad: tuple[str, ...] = ()
+    restart_cnt: int = 0
+    cause: str = ""
 
 
-class Journal:
-    """One open journal. Raises JournalError for whatever SQLite says, in words that name the file and the cure."""
+class Journal(JournalFile):
+    """One open journal of one cluster."""
 
     def __init__(self, path: Path, cluster: str, read_only: bool = False) -> None:
-        self.path, self.cluster = path, cluster
-        with self._translated():
-            if read_only:
-                self._require_readable()
-                self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
-            else:
-                self._prepare_file()
-                self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-                self._db.execute("PRAGMA journal_mode=WAL")
-                # FULL: what is committed survives a power cut, else a requeue could be repeated after it
-                self._db.execute("PRAGMA synchronous=FULL")
-            self._db.row_factory = sqlite3.Row
-            self._check_schema(read_only)
-
-    def _require_readable(self) -> None:
-        """SQLite says the same "unable to open" for a missing file and for one that is somebody else's."""
-        try:
-            os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
-        except FileNotFoundError:
-            raise JournalError(f"{self.path}: no journal yet; the watchdog makes it when it first runs") from None
-        except OSError as exc:
-            raise JournalError(
-                f"{self.path}: {exc.strerror}; it is for root and the watchdog's user (aistation explain JOB works for all)"
-            ) from exc
-
-    def _prepare_file(self) -> None:
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as exc:
-            raise JournalError(
-                f"{self.path.parent}: cannot be made: {exc.strerror}; make it for the watchdog's user"
-            ) from exc
-        kind = network_filesystem(self.path.parent)
-        if kind:
-            raise JournalError(
-                f"{self.path}: lies on {kind}, a network file system; set watchdog.journal to a local disk"
-            )
-        try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        except OSError as exc:
-            raise JournalError(
-                f"{self.path}: cannot be opened: {exc.strerror}; it has to belong to the watchdog's user"
-            ) from exc
-
-    def _check_schema(self, read_only: bool) -> None:
-        known = self._db.execute("SELECT name FROM sqlite_master WHERE name='meta'").fetchone()
-        if known is None and not read_only:
-            text = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
-            self._db.executescript(f"BEGIN IMMEDIATE;\n{text}\nCOMMIT;")
-        row = self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()
-        if row is None or row[0] != SCHEMA:
-            found = row[0] if row else "none"
-            raise JournalError(
-                f"{self.path}: schema {found}, this version writes {SCHEMA}; move it aside or update aistation"
-            )
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as exc:
-            raise JournalError(f"{self.path}: {exc}; check the disk's free space and the file's owner") from exc
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._translated():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                # a full disk has rolled it back already
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+        super().__init__(path, read_only)
+        self.cluster = cluster
 
     def _key(self, attempt: Attempt) -> tuple[str, int, int]:
         return self.cluster, attempt.job_id, attempt.start_time
-
-    def close(self) -> None:
-        self._db.close()
 
     # ---- attempts
 
     def see_attempt(self, attempt: Attempt, job: Job) -> bool:
         """Note a running attempt; True the first time. Older ones of the job are over then."""
-        with self._transaction():
+        with self.transaction():
             made = self._db.execute(
                 "INSERT OR IGNORE INTO attempts "
                 "(cluster, job_id, start_time, seen, nodes, gres, state, restart_cnt, user_id, name) "
@@ -153,7 +77,7 @@ class Journal:
 
     def end_attempt(self, event: JobEnded) -> bool:
         """Take in one event, once: False, and nothing changes, for one whose file name is known already."""
-        with self._transaction():
+        with self.transaction():
             name = event.path.name
             new = self._db.execute("INSERT OR IGNORE INTO events (name, time) VALUES (?,?)", (name, event.time))
             if new.rowcount < 1:
@@ -178,6 +102,25 @@ class Journal:
                 )
             return True
 
+    def adopt(self, attempt: Attempt, job: Job, time: float, text: str) -> None:
+        """Note an attempt that nobody saw and no event told of, from what Slurm still shows of its end."""
+        with self.transaction():
+            self._db.execute(
+                "INSERT OR IGNORE INTO attempts "
+                "(cluster, job_id, start_time, seen, nodes, state, ended, user_id, name, restart_cnt) "
+                "VALUES (?,?,?,?,?,'ended',?,?,?,?)",
+                (
+                    *self._key(attempt),
+                    int(attempt.seen),
+                    " ".join(attempt.nodes),
+                    attempt.ended,
+                    job.user_id,
+                    job.name[:200],
+                    job.restart_cnt,
+                ),
+            )
+            self._note(time, "adopted", text, "", attempt.job_id)
+
     @staticmethod
     def _is_end_of(row: sqlite3.Row, event: JobEnded) -> bool:
         """Whether the event tells the end of the attempt ``row``, and not of a later one that was too short to be seen."""
@@ -189,22 +132,22 @@ class Journal:
     def mark(self, attempt: Attempt, **columns: Any) -> None:
         """Set columns of an attempt."""
         names = ", ".join(f"{key}=?" for key in columns)
-        with self._translated():
+        with self.translated():
             self._db.execute(
                 f"UPDATE attempts SET {names} WHERE cluster=? AND job_id=? AND start_time=?",  # noqa: S608
                 (*columns.values(), *self._key(attempt)),
             )
 
     def tell(
-        self, attempt: Attempt, told: str, cause: str, why: str, *, time: float, kind: str, node: str = ""
+        self, attempt: Attempt, told: str, cause: str, why: str, *, time: float, kind: str, bad: tuple[str, ...] = ()
     ) -> None:
         """Write a judgement to the attempt and to the incidents, as one."""
-        with self._transaction():
+        with self.transaction():
             self._db.execute(
-                "UPDATE attempts SET told=?, cause=?, why=? WHERE cluster=? AND job_id=? AND start_time=?",
-                (told, cause, why[:500], *self._key(attempt)),
+                "UPDATE attempts SET told=?, cause=?, why=?, bad=? WHERE cluster=? AND job_id=? AND start_time=?",
+                (told, cause, why[:500], " ".join(bad), *self._key(attempt)),
             )
-            self._note(time, kind, why, node, attempt.job_id)
+            self._note(time, kind, why, bad[0] if bad else "", attempt.job_id)
 
     def _last(self, job_id: int) -> Optional[sqlite3.Row]:
         row: Optional[sqlite3.Row] = self._db.execute(
@@ -215,7 +158,7 @@ class Journal:
 
     def last(self, job_id: int) -> Optional[Record]:
         """The newest attempt of a job: the one noted last, since start times go back where the clock is set back."""
-        with self._translated():
+        with self.translated():
             row = self._last(job_id)
         if row is None:
             return None
@@ -227,11 +170,20 @@ class Journal:
             gres=tuple(row["gres"].split()),
             seen=bool(row["seen"]),
         )
-        return Record(attempt, row["state"], row["calm_since"], row["max_restarts"], row["told"])
+        return Record(
+            attempt,
+            row["state"],
+            row["calm_since"],
+            row["max_restarts"],
+            row["told"],
+            tuple(row["bad"].split()),
+            row["restart_cnt"],
+            row["cause"],
+        )
 
     def open_jobs(self) -> set[int]:
         """Jobs with an attempt that is not over."""
-        with self._translated():
+        with self.translated():
             rows = self._db.execute(
                 "SELECT DISTINCT job_id FROM attempts WHERE cluster=? AND state IN ('running', 'ended')",
                 (self.cluster,),
@@ -240,7 +192,7 @@ class Journal:
 
     def forget(self, job_id: int) -> None:
         """Slurm no longer has this job: nothing can be done for it."""
-        with self._translated():
+        with self.translated():
             self._db.execute(
                 "UPDATE attempts SET state='done' WHERE cluster=? AND job_id=? AND state IN ('running', 'ended')",
                 (self.cluster, job_id),
@@ -250,7 +202,7 @@ class Journal:
 
     def intend(self, attempt: Attempt, kind: str, time: float, detail: str) -> int:
         """Before an action; returns its id. One that is still open for the same attempt is taken up again."""
-        with self._transaction():
+        with self.transaction():
             row = self._open(attempt, kind)
             if row is not None:
                 self._db.execute("UPDATE actions SET intended=? WHERE id=?", (time, row["id"]))
@@ -270,13 +222,13 @@ class Journal:
 
     def open_since(self, attempt: Attempt, kind: str) -> Optional[float]:
         """When an action was intended that is not known to be done; None where there is no such."""
-        with self._translated():
+        with self.translated():
             row = self._open(attempt, kind)
         return None if row is None else float(row["intended"])
 
     def close_open(self, attempt: Attempt, kind: str, time: float, outcome: str) -> None:
         """End an open intent by what Slurm shows."""
-        with self._translated():
+        with self.translated():
             self._db.execute(
                 "UPDATE actions SET done=?, outcome=? WHERE cluster=? AND job_id=? AND start_time=? AND kind=? "
                 "AND done IS NULL",
@@ -285,7 +237,7 @@ class Journal:
 
     def done(self, action: int, attempt: Attempt, time: float, outcome: str, text: str, state: str = "") -> None:
         """After an action: its outcome, the attempt's new state where it has one, and an incident, as one."""
-        with self._transaction():
+        with self.transaction():
             row = self._db.execute("SELECT kind FROM actions WHERE id=?", (action,)).fetchone()
             self._db.execute("UPDATE actions SET done=?, outcome=? WHERE id=?", (time, outcome[:500], action))
             if state:
@@ -297,7 +249,7 @@ class Journal:
 
     def refusals(self, attempt: Attempt, kind: str) -> tuple[int, float]:
         """How often Slurm refused this action, and when last."""
-        with self._translated():
+        with self.translated():
             row = self._db.execute(
                 "SELECT COUNT(*), COALESCE(MAX(done), 0) FROM actions WHERE cluster=? AND job_id=? AND start_time=? "
                 "AND kind=? AND outcome LIKE 'refused%'",
@@ -305,20 +257,65 @@ class Journal:
             ).fetchone()
         return int(row[0]), float(row[1])
 
-    def restarts(self, job_id: int) -> int:
-        """How often this job was restarted by the watchdog."""
-        with self._translated():
+    def requeued(self, attempt: Attempt) -> bool:
+        """Whether the watchdog itself put this attempt's job back in the queue."""
+        with self.translated():
             row = self._db.execute(
-                "SELECT COUNT(DISTINCT start_time) FROM actions WHERE cluster=? AND job_id=? AND outcome LIKE 'done%' "
-                "AND kind IN ('start', 'release')",
-                (self.cluster, job_id),
+                "SELECT 1 FROM actions WHERE cluster=? AND job_id=? AND start_time=? AND kind='requeue' "
+                "AND outcome LIKE 'done%' LIMIT 1",
+                self._key(attempt),
             ).fetchone()
-        return int(row[0])
+        return row is not None
+
+    def past(self, job_id: int) -> list[PastAttempt]:
+        """Every attempt of a job, the newest first."""
+        with self.translated():
+            rows = self._db.execute(
+                "SELECT start_time, ended, seen, cause, EXISTS (SELECT 1 FROM actions x WHERE x.cluster=a.cluster "
+                "AND x.job_id=a.job_id AND x.start_time=a.start_time AND x.outcome LIKE 'done%' "
+                "AND x.kind IN ('start', 'release')) FROM attempts a WHERE cluster=? AND job_id=? ORDER BY rowid DESC",
+                (self.cluster, job_id),
+            ).fetchall()
+        return [PastAttempt(row[0], row[1], bool(row[2]), row[3], bool(row[4])) for row in rows]
+
+    # ---- exclusions
+
+    def exclude(self, job_id: int, nodes: Iterable[str], time: float) -> None:
+        """These nodes of the job's ExcNodeList are ours, as of ``time``."""
+        with self.transaction():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO exclusions (cluster, job_id, node, since) VALUES (?,?,?,?)",
+                [(self.cluster, job_id, node, time) for node in nodes],
+            )
+
+    def exclusions(self, job_id: int) -> dict[str, float]:
+        """Node -> unix time since which it is excluded by us."""
+        with self.translated():
+            rows = self._db.execute(
+                "SELECT node, since FROM exclusions WHERE cluster=? AND job_id=?", (self.cluster, job_id)
+            ).fetchall()
+        return {row[0]: row[1] for row in rows}
+
+    def jobs_with_exclusions_before(self, time: float) -> set[int]:
+        """Jobs that have an exclusion of ours which is older than ``time``."""
+        with self.translated():
+            rows = self._db.execute(
+                "SELECT DISTINCT job_id FROM exclusions WHERE cluster=? AND since<?", (self.cluster, time)
+            ).fetchall()
+        return {row[0] for row in rows}
+
+    def drop_exclusions(self, job_id: int, nodes: Iterable[str]) -> None:
+        """They are over."""
+        with self.transaction():
+            self._db.executemany(
+                "DELETE FROM exclusions WHERE cluster=? AND job_id=? AND node=?",
+                [(self.cluster, job_id, node) for node in nodes],
+            )
 
     # ---- incidents and reading
 
     def note(self, time: float, kind: str, text: str, *, node: str = "", job_id: int = 0) -> None:
-        with self._translated():
+        with self.translated():
             self._note(time, kind, text, node, job_id)
 
     def _note(self, time: float, kind: str, text: str, node: str, job_id: int) -> None:
@@ -329,7 +326,7 @@ class Journal:
 
     def incidents(self, since: float = 0.0, job_id: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The newest ``limit``, newest last."""
-        with self._translated():
+        with self.translated():
             rows = self._db.execute(
                 "SELECT * FROM (SELECT * FROM incidents WHERE time>=? AND (?=0 OR job_id=?) ORDER BY id DESC LIMIT ?) "
                 "ORDER BY id",
@@ -339,13 +336,13 @@ class Journal:
 
     def attempts(self, job_id: int) -> list[dict[str, Any]]:
         """Oldest first."""
-        with self._translated():
+        with self.translated():
             rows = self._db.execute("SELECT * FROM attempts WHERE job_id=? ORDER BY start_time", (job_id,)).fetchall()
         return [dict(row) for row in rows]
 
     def actions(self, job_id: int) -> list[dict[str, Any]]:
         """Oldest first."""
-        with self._translated():
+        with self.translated():
             rows = self._db.execute("SELECT * FROM actions WHERE job_id=? ORDER BY id", (job_id,)).fetchall()
         return [dict(row) for row in rows]
 

@@ -1,21 +1,26 @@
 """What to do about it. Pure: the job now, its last attempt, the verdict and the limits -> one step.
 
+How often and how soon is data: one :class:`~aistation_slurm.config.Restart` per cause, and what the job asked for.
+
 The steps of a recovery are taken one at a time, and each is decided anew from what Slurm shows: so a step that was taken
 just before a crash is seen as taken, and is not taken again.
 
     RUNNING on a bad node --REQUEUE--> COMPLETING --WAIT--> PENDING --WAIT (start gap)--> START or RELEASE --> runs elsewhere
-    FAILED with a fault   --REQUEUE--> PENDING ...            at the restart limit --> HOLD (or ANNOTATE where it is held)
+    FAILED with a fault   --REQUEUE--> PENDING ...            at a limit --> HOLD (or ANNOTATE where it is held or over)
+    COMPLETING for long on a node of ours that lets nothing else run --DOWN--> PENDING ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Optional
 
+from aistation_slurm.config import Restart, Restarts
 from aistation_slurm.findings import is_our_reason
-from aistation_slurm.recovery.attribution import LATE_EVIDENCE_S, Attempt, Cause, Verdict
+from aistation_slurm.recovery.attribution import GATE_REFUSED, LATE_EVIDENCE_S, Attempt, Cause, Verdict
+from aistation_slurm.recovery.past import Past, Progress
 from aistation_slurm.slurm.client import Job, Node
 
 __all__ = ["Limits", "Step", "StepKind", "decide", "excluded", "readmit"]
@@ -36,6 +41,7 @@ class StepKind(str, Enum):
     HOLD = "hold"
     ANNOTATE = "annotate"
     READMIT = "readmit"
+    DOWN = "down"
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class Step:
     """One step, with its reason in words.
 
     exclude: the whole new exclusion list (START and RELEASE); notes: what was left out of it and why. start_now: also set
-    StartTime. again_s: look again after this long, None: at the slow poll. final: nothing will ever be done for this attempt.
+    StartTime, ``delay_s`` ahead. targets: nodes (DOWN). again_s: look again after this long, None: at the slow poll. final:
+    nothing will ever be done for this attempt.
     """
 
     kind: StepKind
@@ -51,18 +58,62 @@ class Step:
     exclude: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     start_now: bool = True
+    delay_s: float = 0.0
+    targets: tuple[str, ...] = ()
     again_s: Optional[float] = None
     final: bool = False
 
 
 @dataclass(frozen=True)
 class Limits:
-    """restarts_done: by us, of this job. agent_grace_s: the node's own agent requeues first; the watchdog is its second."""
+    """What bounds the restarts of one job.
 
-    max_restarts: int
-    restarts_done: int
-    start_gap_s: float
+    max_own: restarts that the job itself allows for other causes than the machine's faults; 0: none for any cause.
+    no_progress: restarts in a row without a newer checkpoint, 0: any number. agent_grace_s: the node's own agent requeues
+    first; the watchdog is its second. expired: nodes whose exclusion by us is over. See ``config.Watchdog`` for the rest.
+    """
+
+    max_own: int
+    rules: Restarts = field(default_factory=Restarts)
+    past: Past = field(default_factory=Past)
+    progress: Progress = field(default_factory=Progress)
+    no_progress: int = 0
+    start_gap_s: float = 2.0
+    late_s: float = 3600.0
+    unkillable_s: float = 90.0
     agent_grace_s: float = 5.0
+    expired: frozenset[str] = frozenset()
+
+    def rule(self, cause: Cause) -> Restart:
+        """The row of the policy table; a cause without one is never restarted."""
+        rules = {
+            Cause.INFRASTRUCTURE: self.rules.infrastructure,
+            Cause.HANG: self.rules.hang,
+            Cause.RESUME_FAILED: self.rules.resume_failed,
+        }
+        return rules.get(cause, Restart())
+
+    def reached(self, cause: Cause) -> str:
+        """Which limit forbids one more restart, in words; "" where none does."""
+        most = self.rule(cause).limit
+        if self.max_own == 0:
+            return "the job asked for no restart (--ais-max-restarts=0)"
+        if self.past.by_cause.get(cause.value, 0) >= most:
+            return f"limit of {most} restarts for this cause ({cause.value}) reached"
+        if cause is not Cause.INFRASTRUCTURE and self.past.own >= self.max_own:
+            return f"restart limit of {self.max_own} reached"
+        if self.no_progress and self.progress.idle >= self.no_progress:
+            at = (
+                "any checkpoint" if self.progress.step is None else f"a newer checkpoint than step {self.progress.step}"
+            )
+            return f"{self.progress.idle} restarts in a row without {at}"
+        return ""
+
+    def delay_s(self, cause: Cause) -> float:
+        """Back-off: none for the first quick failure, then doubling."""
+        rule = self.rule(cause)
+        doublings = min(self.past.quick - 2, 20)
+        return 0.0 if doublings < 0 else min(rule.backoff_s * 2.0**doublings, rule.backoff_max_s)
 
 
 def decide(
@@ -79,23 +130,43 @@ def decide(
     nodes: all nodes, for what is left when some are excluded. calm_since: unix time at which the job was first seen
     PENDING without COMPLETING after this attempt; None before.
     """
-    if verdict.cause is not Cause.INFRASTRUCTURE:
+    if not limits.rule(verdict.cause).limit:
         return _leave(job, attempt, verdict, now)
     if job.requeue is False:
         return Step(StepKind.NOTHING, f"{verdict.text}; the job asked for --no-requeue", final=job.finished)
     if not job.batch:
         return Step(StepKind.NOTHING, f"{verdict.text}; only batch jobs can be requeued", final=job.finished)
     if job.completing:
-        return Step(StepKind.WAIT, "waiting for the last attempt's nodes", again_s=_patience(attempt, now))
+        return _completing(job, attempt, limits, now, nodes)
     if job.state == "PENDING":
         return _start(job, attempt, verdict, limits, now, nodes, calm_since)
     if job.state in ("RUNNING", "SUSPENDED"):
         return _push(verdict, limits, now, nodes)
     if job.state not in ("FAILED", "NODE_FAIL", "BOOT_FAIL"):
         return Step(StepKind.NOTHING, f"the job is {job.state}")
-    if limits.restarts_done >= limits.max_restarts:
-        return Step(StepKind.ANNOTATE, _limit_text(limits, verdict), final=True)
+    if attempt.ended is not None and now > attempt.ended + limits.late_s:
+        return Step(StepKind.NOTHING, f"{verdict.text}; that is too long ago to act on", final=True)
+    reached = limits.reached(verdict.cause)
+    if reached:
+        return Step(StepKind.ANNOTATE, f"{reached}; last: {verdict.text}", final=True)
     return Step(StepKind.REQUEUE, verdict.text)
+
+
+def _completing(job: Job, attempt: Attempt, limits: Limits, now: float, nodes: Mapping[str, Node]) -> Step:
+    """Wait for the last attempt's nodes; one that bears our drain and cannot end its processes is given up after a while.
+
+    Whether anything else runs there is looked up right before the act, since DOWN ends every job of the node.
+    """
+    waited = now - attempt.ended if attempt.ended is not None else 0.0
+    stuck = [name for name in attempt.nodes if name in nodes and _lets_not_go(nodes[name])]
+    if waited > limits.unkillable_s and stuck:
+        why = f"processes of the last attempt cannot be ended for {waited:.0f} s on {', '.join(stuck)}"
+        return Step(StepKind.DOWN, why, targets=tuple(stuck))
+    return Step(StepKind.WAIT, "waiting for the last attempt's nodes", again_s=_patience(attempt, now))
+
+
+def _lets_not_go(node: Node) -> bool:
+    return node.drained and is_our_reason(node.reason) and "COMPLETING" in node.flags and node.state != "DOWN"
 
 
 def _leave(job: Job, attempt: Attempt, verdict: Verdict, now: float) -> Step:
@@ -111,10 +182,6 @@ def _patience(attempt: Attempt, now: float) -> float:
     return min(max(COMPLETING_LOOK_S, waited / 60), 5.0)
 
 
-def _limit_text(limits: Limits, verdict: Verdict) -> str:
-    return f"restart limit of {limits.max_restarts} reached; last: {verdict.text}"
-
-
 def _start(
     job: Job,
     attempt: Attempt,
@@ -126,7 +193,7 @@ def _start(
 ) -> Step:
     """The job is back in the queue."""
     if job.held_by_failed_launch:
-        if not any(is_our_reason(why) for why in verdict.bad.values()):
+        if not any(is_our_reason(why) or why.startswith(GATE_REFUSED) for why in verdict.bad.values()):
             return Step(
                 StepKind.NOTHING, f"held after a failed prolog, but no drain of ours explains it: {verdict.text}"
             )
@@ -135,15 +202,17 @@ def _start(
         return Step(StepKind.NOTHING, f"held ({job.reason}), and not by a failed prolog: not ours to release")
     else:
         kind = StepKind.START
-    if limits.restarts_done >= limits.max_restarts:
+    reached = limits.reached(verdict.cause)
+    if reached:
         held = kind is StepKind.RELEASE
-        return Step(StepKind.ANNOTATE if held else StepKind.HOLD, _limit_text(limits, verdict))
+        return Step(StepKind.ANNOTATE if held else StepKind.HOLD, f"{reached}; last: {verdict.text}")
     if calm_since is None:
         return Step(StepKind.WAIT, "waiting for the last attempt's end", again_s=COMPLETING_LOOK_S)
     if now < calm_since + limits.start_gap_s:
         left = calm_since + limits.start_gap_s - now
         return Step(StepKind.WAIT, f"starting {limits.start_gap_s:g} s after the last attempt's end", again_s=left)
-    step = Step(kind, verdict.text, *excluded(job, verdict, nodes))
+    names, notes = excluded(job, verdict, nodes, limits.expired)
+    step = Step(kind, verdict.text, names, notes, delay_s=limits.delay_s(verdict.cause))
     if job.eligible_time is not None and job.eligible_time > (attempt.ended or now) + FOREIGN_BEGIN_S:
         return replace(step, start_now=False)
     return step
@@ -151,27 +220,32 @@ def _start(
 
 def _push(verdict: Verdict, limits: Limits, now: float, nodes: Mapping[str, Node]) -> Step:
     """The job runs where a GPU of its own has failed: it does not end by itself. The node's agent is the first to act."""
+    if verdict.cause is Cause.HANG:
+        return Step(StepKind.NOTHING, f"{verdict.text}; that agent requeues it")
     fatal = [name for name, why in verdict.bad.items() if why.startswith("ais:gpu.")]
     if not fatal:
         return Step(StepKind.NOTHING, f"{verdict.text}; the running job is left to Slurm")
     if not all(nodes[name].responding for name in fatal if name in nodes):
         # slurmd may be dead while the job's processes live: Slurm itself decides when the node is gone
         return Step(StepKind.NOTHING, f"{verdict.text}; Slurm decides when a silent node is gone")
-    if limits.restarts_done >= limits.max_restarts:
-        return Step(StepKind.NOTHING, _limit_text(limits, verdict))
+    reached = limits.reached(verdict.cause)
+    if reached:
+        return Step(StepKind.NOTHING, f"{reached}; last: {verdict.text}")
     since = min((nodes[name].reason_time or 0 for name in fatal if name in nodes), default=0)
     if now < since + limits.agent_grace_s:
         return Step(StepKind.WAIT, "the node's agent requeues first", again_s=since + limits.agent_grace_s - now)
     return Step(StepKind.REQUEUE, verdict.text)
 
 
-def excluded(job: Job, verdict: Verdict, nodes: Mapping[str, Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def excluded(
+    job: Job, verdict: Verdict, nodes: Mapping[str, Node], expired: Set[str] = frozenset()
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The whole new exclusion list (it replaces the old one), and what was left out of it and why.
 
     Excluding never makes a job impossible: a drained or down node is not used anyway while it is that. Names that Slurm does
     not know are dropped, since one of them would fail the whole update.
     """
-    kept = set(job.excluded_nodes) & set(nodes)
+    kept = (set(job.excluded_nodes) - expired) & set(nodes)
     bad = set(verdict.bad) & set(nodes)
     notes = []
     asked = bad & set(job.required_nodes)

@@ -18,6 +18,7 @@ CREATE TABLE attempts (
     cause TEXT NOT NULL DEFAULT '',
     why TEXT NOT NULL DEFAULT '',
     told TEXT NOT NULL DEFAULT '',    -- the last judgement that was written to incidents
+    bad TEXT NOT NULL DEFAULT '',     -- nodes that were judged bad, space separated
     PRIMARY KEY (cluster, job_id, start_time)
 );
 CREATE TABLE actions (
@@ -32,6 +33,13 @@ CREATE TABLE actions (
     detail TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX actions_by_job ON actions (cluster, job_id, start_time);
+CREATE TABLE exclusions (             -- nodes that the watchdog has put into a job's ExcNodeList
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    since REAL NOT NULL,
+    PRIMARY KEY (cluster, job_id, node)
+);
 CREATE TABLE events (                 -- spool files that are in here and may still be on disk
     name TEXT PRIMARY KEY,
     time REAL NOT NULL
@@ -46,4 +54,4 @@ CREATE TABLE incidents (
 );
 CREATE INDEX incidents_by_job ON incidents (job_id, time);
 CREATE INDEX incidents_by_time ON incidents (time);
-INSERT INTO meta VALUES ('schema', '2');
+INSERT INTO meta VALUES ('schema', '3');

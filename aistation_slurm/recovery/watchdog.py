@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.config import Config
-from aistation_slurm.errors import AistationError, JournalError, SlurmRefused, SlurmUnavailable
+from aistation_slurm.errors import AistationError, JournalError, JournalLost, SlurmRefused, SlurmUnavailable
 from aistation_slurm.recovery import events
 from aistation_slurm.recovery.actor import Actor
+from aistation_slurm.recovery.adopt import unknown_attempt
 from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attribute
 from aistation_slurm.recovery.clock import Clock
+from aistation_slurm.recovery.exclusions import expire
 from aistation_slurm.recovery.journal import Journal, Record
+from aistation_slurm.recovery.past import Past, past_of, progress_of
 from aistation_slurm.recovery.policy import Limits, Step, StepKind, decide, readmit
 from aistation_slurm.recovery.primary import FRESH_S, Primary
+from aistation_slurm.recovery.suspects import BlackHoles
 from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node, SlurmClient
 
@@ -37,6 +41,8 @@ REFUSALS_MAX = 5
 LATE_RETRY_S = 1.0
 RESTART_LOOK_S = 4.0
 CLOCK_SLACK_S = 1.0
+DAY_S = 86400.0
+_RESTARTED = (Cause.INFRASTRUCTURE.value, Cause.HANG.value, Cause.RESUME_FAILED.value)
 
 
 class Watchdog:
@@ -58,6 +64,10 @@ class Watchdog:
         self._nodes: dict[str, Node] = {}
         self._noted: set[tuple[int, int]] = set()
         self._trouble = ""
+        self._next_cleaning = 0.0
+        self._black_holes = BlackHoles(
+            client, journal, config.watchdog, str(Path(config.watchdog.journal).parent), act=self._enforce
+        )
         self.stopping = False
 
     @property
@@ -66,10 +76,15 @@ class Watchdog:
         return bool(self._due)
 
     def run(self) -> None:
-        """Loop. Whatever is away, Slurm or the journal's disk, is waited for; nothing is done meanwhile."""
+        """Loop. Whatever is away, Slurm or the journal's disk, is waited for; nothing is done meanwhile.
+
+        Raises JournalLost where the journal's file was taken away: only a new process can go on.
+        """
         while not self.stopping:
             try:
                 self.cycle()
+            except JournalLost:
+                raise
             except JournalError as exc:
                 self._say(f"the journal cannot be written, nothing is done until it can: {exc}")
                 self._clock.sleep(RETRY_S)
@@ -125,6 +140,8 @@ class Watchdog:
 
     def _look_at_all(self) -> None:
         """Two requests: all jobs, and, where any of them is managed, all nodes."""
+        self._journal.require_present()
+        self._keep_house()
         jobs = self._client.jobs()
         open_jobs = self._journal.open_jobs()
         managed = [job for job in jobs if self._manages(job) or job.job_id in open_jobs]
@@ -137,6 +154,16 @@ class Watchdog:
             self._step_alone(job)
         for job_id in open_jobs - present:
             self._journal.forget(job_id)
+        now = self._clock.now()
+        self._black_holes.look(jobs, self._nodes, now)
+        expire(self._client, self._journal, managed, now, self._config.exclusion_s, act=self._enforce)
+
+    def _keep_house(self) -> None:
+        """Once a day: what is old leaves the journal."""
+        now = self._clock.monotonic()
+        if now >= self._next_cleaning:
+            self._next_cleaning = now + DAY_S
+            self._journal.forget_before(self._clock.now() - self._config.keep_days * DAY_S)
 
     def _look_at(self, due: Iterable[int]) -> None:
         """Two requests a job: the job, and the nodes of its attempt."""
@@ -173,14 +200,27 @@ class Watchdog:
         if record is not None and record.state == "restarted" and self._enforce:
             step = readmit(job, record.attempt)
             if step is not None:
-                self._act(job, record.attempt, attribute(job, record.attempt, nodes), step, self._limits(job, record))
+                verdict = self._attribute(job, record.attempt, record, nodes)
+                self._act(job, record.attempt, verdict, step, self._limits(job, record))
         if record is None or record.state in ("restarted", "done"):
-            if record is None or record.state == "restarted":
-                self._tell_lost(job)
-            return
+            record = self._adopted(job, record, nodes)
+            if record is None:
+                return
         again_s = self._judge(job, record, nodes)
         if again_s is not None:
             self._due[job.job_id] = self._clock.monotonic() + again_s
+
+    def _adopted(self, job: Job, before: Optional[Record], nodes: Mapping[str, Node]) -> Optional[Record]:
+        """An attempt whose end nobody told, from what Slurm shows of it; None where there is none."""
+        now = self._clock.now()
+        attempt = unknown_attempt(job, nodes, now, float(before.attempt.start_time) if before is not None else 0.0)
+        if attempt is None:
+            if before is None or before.state == "restarted":
+                self._tell_lost(job)
+            return None
+        text = f"its end was not told; known from Slurm: {', '.join(attempt.nodes)}"
+        self._journal.adopt(attempt, job, now, text)
+        return self._journal.last(job.job_id)
 
     def _tell_lost(self, job: Job) -> None:
         """A launch failed in an attempt that was neither seen nor told by an event: only a person can judge the hold."""
@@ -202,6 +242,11 @@ class Watchdog:
         before = self._journal.last(job.job_id)
         attempt = Attempt(job.job_id, job.start_time, job.nodes, gres=job.gres_detail)
         if self._journal.see_attempt(attempt, job) and before is not None:
+            again = sorted(set(job.nodes) & set(before.bad))
+            if again:
+                text = f"landed on {', '.join(again)} again, from where it was taken"
+                log.warning("job %s: %s", job.argument, text)
+                self._journal.note(self._clock.now(), "landed_again", text, node=again[0], job_id=job.job_id)
             # an action whose end was not written down (killed in between) is seen here to have had its effect
             for kind in (StepKind.REQUEUE, StepKind.START, StepKind.RELEASE):
                 self._journal.close_open(before.attempt, kind.value, self._clock.now(), "done: seen in Slurm")
@@ -213,7 +258,9 @@ class Watchdog:
         """Seconds until the job is to be looked at again; None: at the slow poll."""
         now = self._clock.now()
         attempt, calm_since = self._end_seen(job, record, now)
-        verdict = attribute(job, attempt, nodes)
+        verdict = self._attribute(job, attempt, record, nodes)
+        if verdict.cause is Cause.NONE:
+            return None
         limits = self._limits(job, record)
         step = decide(job, attempt, verdict, limits, now, nodes, calm_since)
         if step.kind is not StepKind.WAIT:
@@ -241,22 +288,39 @@ class Watchdog:
         fresh = self._journal.last(job.job_id)
         return (fresh.attempt if fresh is not None else attempt), calm_since
 
+    def _attribute(self, job: Job, attempt: Attempt, record: Record, nodes: Mapping[str, Node]) -> Verdict:
+        restarts = self._past(job).restarts if job.state == "FAILED" else 0
+        again = job.state == "PENDING" and record.cause in _RESTARTED and self._journal.requeued(attempt)
+        return attribute(
+            job,
+            attempt,
+            nodes,
+            restarts=restarts,
+            quick_s=self._config.quick_s,
+            requeued_for=Cause(record.cause) if again else None,
+        )
+
+    def _past(self, job: Job) -> Past:
+        return past_of(self._journal.past(job.job_id), tags.read_tag(job.admin_comment), self._config.quick_s)
+
     def _limits(self, job: Job, record: Record) -> Limits:
-        asked = tags.read_tag(job.admin_comment).get("max", "")
+        tag = tags.read_tag(job.admin_comment)
+        asked = tag.get("max", "")
         wanted = int(asked) if asked.isdecimal() and len(asked) < 7 else record.max_restarts
         most = self._config.max_restarts if wanted is None else min(wanted, self._config.max_restarts_cap)
-        return Limits(most, self._restarts(job, record.attempt), self._config.start_gap_s)
-
-    def _restarts(self, job: Job, attempt: Attempt) -> int:
-        """By the journal, or, where it was lost or another controller's watchdog acted, by the job's own tag."""
-        done = self._journal.restarts(job.job_id)
-        told = tags.read_tag(job.admin_comment).get("attempt", "")
-        begun = any(
-            self._journal.open_since(attempt, kind.value) is not None or self._journal.refusals(attempt, kind.value)[0]
-            for kind in (StepKind.START, StepKind.RELEASE)
+        long_ago = self._clock.now() - self._config.exclusion_s
+        expired = [node for node, since in self._journal.exclusions(job.job_id).items() if since < long_ago]
+        return Limits(
+            max_own=most,
+            rules=self._config.restart,
+            past=self._past(job),
+            progress=progress_of(tag, job.comment),
+            no_progress=self._config.no_progress_restarts,
+            start_gap_s=self._config.start_gap_s,
+            late_s=self._config.late_s,
+            unkillable_s=self._config.unkillable_s,
+            expired=frozenset(expired),
         )
-        # a restart that was begun for this very attempt may have written its own number already
-        return done if begun or not (told.isdecimal() and len(told) < 7) else max(done, int(told))
 
     def _tell(self, attempt: Attempt, record: Record, verdict: Verdict, step: Step) -> None:
         """Say each new judgement of an attempt once, in the log and in the journal."""
@@ -272,8 +336,8 @@ class Watchdog:
         else:
             kind, text = "observed", f"observe only: would {step.kind.value}: {step.why}"
         log.info("job %s: %s", attempt.job_id, text)
-        node = next(iter(verdict.bad), "")
-        self._journal.tell(attempt, told, verdict.cause.value, text, time=self._clock.now(), kind=kind, node=node)
+        now, bad = self._clock.now(), tuple(verdict.bad)
+        self._journal.tell(attempt, told, verdict.cause.value, text, time=now, kind=kind, bad=bad)
 
     # ---- acting
 
@@ -297,6 +361,9 @@ class Watchdog:
         pause = 2.0**refused if refused else 0.0
         if 0 <= now - last < pause:
             return pause - (now - last)
+        mine = set(step.exclude) - set(job.excluded_nodes)
+        if mine:
+            self._journal.exclude(job.job_id, mine, now)
         action = self._journal.intend(attempt, kind, now, step.why)
         try:
             outcome = self._actor.apply(job, attempt, verdict, step, limits)

@@ -24,7 +24,8 @@ KINDS = ("pid", "net", "mnt", "uts", "ipc")
 
 # Says its folder and its hosts' namespaces, then does what the test wants.
 OWNER = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would we
 from tests.cluster import Cluster
 with Cluster(nodes=1, aistation=False) as c:
     c.run(["sh", "-c", "setsid sleep 31557600 >/dev/null 2>&1 &"], user="alice", host="gpu1")

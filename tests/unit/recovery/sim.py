@@ -55,6 +55,7 @@ class SimNode:
     flags: list[str] = field(default_factory=list)
     reason: str = ""
     reason_time: int = 0
+    comment: str = ""
     boot_time: int = BEGIN - 86400
 
 
@@ -249,7 +250,11 @@ class Sim:
             job.holds += 1
             job.priority, job.reason, job.description = 0, "JobHeldUser", ""
         elif words[:2] == ["scontrol", "update"]:
-            self._update(line, dict(word.split("=", 1) for word in words[2:]))
+            fields = dict(word.split("=", 1) for word in words[2:])
+            if "NodeName" in fields:
+                self._node_down(fields)
+            else:
+                self._update(line, fields)
         else:
             raise AssertionError(f"the stand-in for Slurm does not know: {line}")
         self.tick()
@@ -260,6 +265,15 @@ class Sim:
             if argument == (f"{job.array[0]}_{job.array[1]}" if job.array else str(job.job_id)):
                 return job
         raise SlurmRefused(f"Invalid job id specified for job {argument}")
+
+    def _node_down(self, fields: dict[str, str]) -> None:
+        """DOWN ends what runs there: the job that would not end has ended."""
+        node = self.nodes[fields["NodeName"]]
+        assert fields["State"] == "DOWN"
+        node.state, node.reason, node.flags = "down", fields["Reason"], ["DRAIN"]
+        for job in self.jobs.values():
+            if job.completing and node.name in job.nodes:
+                job.completing_until = self.clock.now()
 
     def _update(self, line: str, fields: dict[str, str]) -> None:
         job = self._find(fields.pop("JobId"))
@@ -275,8 +289,8 @@ class Sim:
             job.excluded = names
         job.comment = fields.get("Comment", job.comment)
         job.admin_comment = fields.get("AdminComment", job.admin_comment)
-        if fields.get("StartTime") == "now":
-            job.eligible = self.clock.now()
+        if "StartTime" in fields:
+            job.eligible = self.clock.now() + float(fields["StartTime"].partition("+")[2] or 0)
 
     def _job_json(self, job: SimJob) -> dict[str, Any]:
         states = [job.state] + (["COMPLETING"] if job.completing else [])
@@ -322,6 +336,7 @@ class Sim:
             "reason": node.reason,
             "reason_changed_at": node.reason_time,
             "boot_time": node.boot_time,
+            "comment": node.comment,
             "partitions": ["gpu"],
         }
         if self.new_shape:
@@ -333,6 +348,8 @@ class Sim:
         state = "+".join([node.state.upper(), *node.flags])
         lines = [f"NodeName={node.name} Arch=x86_64", f"   State={state} Weight=1", "   Partitions=gpu"]
         lines.append(f"   BootTime={_local(node.boot_time)} SlurmdStartTime={_local(node.boot_time)}")
+        if node.comment:
+            lines.append(f"   Comment={node.comment}")
         if node.reason:
             lines.append(f"   Reason={node.reason} [root@{_local(node.reason_time)}]")
         return "\n".join(lines)

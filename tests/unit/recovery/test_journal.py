@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aistation_slurm.errors import JournalError
+from aistation_slurm.errors import JournalError, JournalLost
 from aistation_slurm.recovery.attribution import Attempt
 from aistation_slurm.recovery.events import JobEnded
 from aistation_slurm.recovery.journal import Journal
@@ -30,6 +30,10 @@ def journal(tmp_path: Path) -> Journal:
 
 def ended(time: float, nodes: tuple[str, ...] = ("gpu1", "gpu2"), name: str = "7.1-1.ev") -> JobEnded:
     return JobEnded(Path(name), 7, time, nodes, exit_code=1, user_id=20001, max_restarts=4)
+
+
+def restarts(journal: Journal) -> int:
+    return sum(one.by_us for one in journal.past(7))
 
 
 def test_nobody_else_can_read_it(journal: Journal) -> None:
@@ -106,16 +110,19 @@ def test_a_node_failure_names_fewer_nodes(journal: Journal) -> None:
 
 
 def test_an_open_intent_is_taken_up_again_and_counts_once(journal: Journal) -> None:
+    later = Attempt(7, 12_000, ())
+    journal.see_attempt(ATTEMPT, JOB)
+    journal.see_attempt(later, JOB)
     first = journal.intend(ATTEMPT, "start", 1.0, "why")
     assert journal.open_since(ATTEMPT, "start") == 1.0
     assert journal.intend(ATTEMPT, "start", 5.0, "why") == first
     assert journal.open_since(ATTEMPT, "start") == 5.0
-    assert journal.restarts(7) == 0
+    assert restarts(journal) == 0
     journal.done(first, ATTEMPT, 6.0, "done", "start: done", "restarted")
-    assert (journal.restarts(7), journal.open_since(ATTEMPT, "start")) == (1, None)
-    other = journal.intend(Attempt(7, 12_000, ()), "release", 7.0, "why")
-    journal.close_open(Attempt(7, 12_000, ()), "release", 8.0, "done: seen in Slurm")
-    assert journal.restarts(7) == 2
+    assert (restarts(journal), journal.open_since(ATTEMPT, "start")) == (1, None)
+    other = journal.intend(later, "release", 7.0, "why")
+    journal.close_open(later, "release", 8.0, "done: seen in Slurm")
+    assert restarts(journal) == 2
     assert other != first
 
 
@@ -147,7 +154,7 @@ def test_network_file_systems(tmp_path: Path, path: str, kind: str) -> None:
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aistation_slurm.recovery.journal.network_filesystem", lambda path: "nfs4")
+    monkeypatch.setattr("aistation_slurm.recovery.journal_file.network_filesystem", lambda path: "nfs4")
     with pytest.raises(JournalError, match=r"lies on nfs4.*set watchdog\.journal to a local disk"):
         Journal(tmp_path / "j.db", "one")
     assert not (tmp_path / "j.db").exists()
@@ -156,7 +163,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 def test_another_schema_is_not_touched(journal: Journal) -> None:
     with sqlite3.connect(journal.path) as db:
         db.execute("UPDATE meta SET value='99'")
-    with pytest.raises(JournalError, match="schema 99, this version writes 2; move it aside"):
+    with pytest.raises(JournalError, match="schema 99, this version writes 3; move it aside"):
         Journal(journal.path, "one")
 
 
@@ -168,7 +175,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 
 def test_a_locked_database_is_a_clear_error(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aistation_slurm.recovery.journal.BUSY_S", 0.1)
+    monkeypatch.setattr("aistation_slurm.recovery.journal_file.BUSY_S", 0.1)
     second = Journal(journal.path, "one")
     other = sqlite3.connect(journal.path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
@@ -240,3 +247,46 @@ def test_a_journal_of_somebody_else_says_so_and_what_works_instead(tmp_path: Pat
         env={"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
     )
     assert "Permission denied; it is for root and the watchdog's user" in result.stderr
+
+
+def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    db = sqlite3.connect(path)
+    text = (Path(__file__).parent / "schema2.sql").read_text()
+    db.executescript(text)
+    db.execute(
+        "INSERT INTO attempts (cluster, job_id, start_time, seen, nodes, state) VALUES ('one', 7, 5, 1, 'gpu1', 'ended')"
+    )
+    db.commit()
+    db.close()
+    assert Journal(path, "one", read_only=True).attempts(7)[0]["nodes"] == "gpu1", "a reader leaves it as it is"
+    made = Journal(path, "one")
+    record = made.last(7)
+    assert record is not None
+    assert (record.attempt.nodes, record.bad) == (("gpu1",), ())
+    made.exclude(7, ["gpu1"], 9.0)
+    assert Journal(path, "one").exclusions(7) == {"gpu1": 9.0}
+
+
+def test_a_journal_that_is_taken_away_is_noticed(journal: Journal) -> None:
+    journal.require_present()
+    moved = journal.path.with_name("moved.db")
+    journal.path.rename(moved)
+    with pytest.raises(JournalLost, match="removed or replaced while in use"):
+        journal.require_present()
+    Journal(journal.path, "one").close()
+    with pytest.raises(JournalLost):
+        journal.require_present()
+
+
+def test_what_is_old_and_over_is_forgotten(journal: Journal) -> None:
+    over, runs = Attempt(8, 100, ("gpu1",)), Attempt(9, 100, ("gpu2",))
+    for attempt in (over, runs):
+        journal.see_attempt(attempt, JOB)
+        journal.intend(attempt, "start", 100.0, "why")
+    journal.mark(over, state="done")
+    journal.note(5_000.0, "note", "newer")
+    assert journal.forget_before(1_000.0) > 0
+    assert (journal.last(8), journal.actions(8)) == (None, [])
+    assert journal.last(9) is not None, "an attempt that is not over stays, however old"
+    assert [row["text"] for row in journal.incidents()] == ["newer"]

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import pytest
 
 from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict
+from aistation_slurm.recovery.past import Past
 from aistation_slurm.recovery.policy import Limits, StepKind, decide, excluded
 from aistation_slurm.slurm.client import Job, Node
 from tests.unit.public_cases import case
@@ -15,7 +16,8 @@ from tests.unit.public_cases import case
 NOW = 20_000.0
 OURS = "ais:gpu.lost GPU3 0000:8f:00 fell off the bus [abc123]"
 ATTEMPT = Attempt(7, 10_000, ("gpu1", "gpu2"), ended=NOW - 10)
-LIMITS = Limits(max_restarts=3, restarts_done=0, start_gap_s=2.0)
+LIMITS = Limits(max_own=3, start_gap_s=2.0)
+FULL = replace(LIMITS, past=Past(restarts=100, by_cause={"infrastructure": 100}))
 FAULT = Verdict(Cause.INFRASTRUCTURE, {"gpu2": OURS}, f"gpu2: {OURS}")
 DEAD = Verdict(Cause.INFRASTRUCTURE, {"gpu2": "node is DOWN: Not responding"}, "gpu2: node is DOWN: Not responding")
 NODES = {f"gpu{i}": Node(f"gpu{i}", "IDLE", partitions=("gpu",)) for i in range(1, 5)}
@@ -45,17 +47,17 @@ CASES: list[tuple[str, Job, Verdict, Limits, Optional[float], StepKind]] = [
     ("an administrator's hold", job(priority=0, reason="JobHeldAdmin"), FAULT, LIMITS, NOW - 9, StepKind.NOTHING),
     ("122: held for max requeue", job(priority=0, reason="JobHoldMaxRequeue"), FAULT, LIMITS, NOW - 9, StepKind.NOTHING),
     ("launch failure limit", job(priority=0, reason=EXCEEDED), FAULT, LIMITS, NOW - 9, StepKind.NOTHING),
-    ("at the limit", job(), FAULT, replace(LIMITS, restarts_done=3), NOW - 9, StepKind.HOLD),
-    ("held launch at the limit", job(**HELD), FAULT, replace(LIMITS, restarts_done=3), NOW - 9, StepKind.ANNOTATE),
+    ("at the limit", job(), FAULT, FULL, NOW - 9, StepKind.HOLD),
+    ("held launch at the limit", job(**HELD), FAULT, FULL, NOW - 9, StepKind.ANNOTATE),
     ("dead node, back in the queue", job(), DEAD, LIMITS, NOW - 9, StepKind.START),
     ("running on our drain", job("RUNNING"), FAULT, LIMITS, None, StepKind.REQUEUE),
     ("running on a dead node is Slurm's", job("RUNNING"), DEAD, LIMITS, None, StepKind.NOTHING),
-    ("running at the limit", job("RUNNING"), FAULT, replace(LIMITS, restarts_done=3), None, StepKind.NOTHING),
+    ("running at the limit", job("RUNNING"), FAULT, FULL, None, StepKind.NOTHING),
     ("running, the agent first", job("RUNNING"), FAULT, replace(LIMITS, agent_grace_s=100), None, StepKind.WAIT),
     ("suspended on our drain", job("SUSPENDED"), FAULT, LIMITS, None, StepKind.REQUEUE),
     ("failed with a fault", job("FAILED"), FAULT, LIMITS, None, StepKind.REQUEUE),
     ("failed with a fault, epilog runs", job("FAILED", flags=COMPLETING), FAULT, LIMITS, None, StepKind.WAIT),
-    ("failed with a fault at the limit", job("FAILED"), FAULT, replace(LIMITS, restarts_done=3), None, StepKind.ANNOTATE),
+    ("failed with a fault at the limit", job("FAILED"), FAULT, FULL, None, StepKind.ANNOTATE),
     ("NODE_FAIL", job("NODE_FAIL"), DEAD, LIMITS, None, StepKind.REQUEUE),
     ("--no-requeue", job("FAILED", requeue=False), FAULT, LIMITS, None, StepKind.NOTHING),
     ("srun or salloc", job("FAILED", batch=False), FAULT, LIMITS, None, StepKind.NOTHING),
@@ -149,5 +151,5 @@ def test_122_a_broken_node_that_takes_the_job_again_and_again() -> None:
     # back-off: a restart is never sooner than the start gap, and at most max_restarts of them
     soon = decide(job(), ATTEMPT, blamed, LIMITS, NOW, NODES, NOW - 0.3)
     assert (soon.kind is StepKind.WAIT) is known["requires_backoff"]
-    full = decide(job(), ATTEMPT, blamed, replace(LIMITS, restarts_done=3), NOW, NODES, NOW - 9)
+    full = decide(job(), ATTEMPT, blamed, FULL, NOW, NODES, NOW - 9)
     assert (full.kind is StepKind.HOLD) is known["max_restarts_respected"]

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from aistation_slurm.config import Restart, Restarts
 from aistation_slurm.errors import JournalError, SlurmRefused
 from aistation_slurm.recovery.journal import Journal
 from aistation_slurm.recovery.watchdog import Watchdog
+from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node
 from tests.unit.recovery.sim import DRAIN, OPTED_IN, SimJob
 from tests.unit.recovery.world import World
@@ -38,7 +40,7 @@ def test_the_agents_requeue_is_sped_up_and_kept_away_from_the_node(world: World)
     assert sorted(job.excluded) == ["gpu2", "gpu4"] or job.nodes == ["gpu1", "gpu3"]
     assert "gpu2" not in job.nodes
     assert (len(job.requeues), job.holds, job.releases) == (1, 0, 0)
-    assert job.comment.startswith("mine [ais: restart 1 of at most 3 away from gpu2: ais:gpu.lost GPU3")
+    assert job.comment.startswith("mine [ais: restart 1 away from gpu2: ais:gpu.lost GPU3")
     assert job.admin_comment.startswith("site text [ais resume=auto max=3 attempt=1 act=start why=gpu.lost@gpu2")
     assert [change for change in world.sim.changes if "NodeName" in change] == []
 
@@ -190,23 +192,8 @@ def test_node_failure_is_sped_up_with_the_node_excluded(world: World) -> None:
     assert "node is DOWN: Not responding" in world.text(job)
 
 
-def test_the_restart_limit_holds_the_job_and_says_why(world: World) -> None:
-    job = world.running(admin_comment="[ais resume=auto max=1]", node_count=1)
-    world.sim.drain("gpu1")
-    world.sim.agent_requeues(job)
-    world.run_until(lambda: restarted(job))
-    world.run_for(40)
-    world.sim.drain(job.nodes[0])
-    world.sim.agent_requeues(job)
-    world.run_until(lambda: job.holds == 1)
-    world.run_for(300)
-    assert (job.state, job.priority, job.holds, len(job.starts)) == ("PENDING", 0, 1, 2)
-    assert job.comment.startswith("mine [ais: held: restart limit of 1 reached; last: gpu2: ais:gpu.lost")
-
-
-def test_what_the_job_asks_for_is_capped(world: World) -> None:
-    world.config = World(world.folder, max_restarts_cap=1).config
-    job = world.running(admin_comment="[ais resume=auto max=9999]", node_count=1)
+def lose_twice(world: World, job: SimJob) -> None:
+    """Two faults of the machine in a row under the job."""
     for _ in range(2):
         world.sim.drain(job.nodes[0])
         world.sim.agent_requeues(job)
@@ -214,7 +201,181 @@ def test_what_the_job_asks_for_is_capped(world: World) -> None:
             lambda: job.holds == 1 or (job.state == "RUNNING" and "DRAIN" not in world.sim.nodes[job.nodes[0]].flags)
         )
         world.run_for(35)
+
+
+def test_the_limit_of_a_cause_holds_the_job_and_says_why(world: World) -> None:
+    world.config = World(world.folder, restart=Restarts(infrastructure=Restart(limit=1))).config
+    job = world.running(node_count=1)
+    lose_twice(world, job)
+    world.run_for(300)
+    assert (job.state, job.priority, job.holds, len(job.starts)) == ("PENDING", 0, 1, 2)
+    assert job.comment.startswith(
+        "mine [ais: held: limit of 1 restarts for this cause (infrastructure) reached; last: gpu2: ais:gpu.lost"
+    )
+
+
+def test_faults_of_the_machine_do_not_use_up_the_jobs_own_budget(world: World) -> None:
+    job = world.running(admin_comment="[ais resume=auto max=1]", node_count=1)
+    lose_twice(world, job)
+    assert (job.state, job.holds, len(job.starts)) == ("RUNNING", 0, 3)
+    assert " own=0 " in job.admin_comment
+
+
+def test_quick_faults_in_a_row_are_backed_off(world: World) -> None:
+    """The first restart is at once; then Slurm itself is given the delay, which a dead watchdog does not lose."""
+    job = world.running(node_count=1)
+    lose_twice(world, job)
+    delays = [change.rpartition("StartTime=")[2].split()[0] for change in world.sim.changes if "StartTime=" in change]
+    assert delays == ["now", "now+10"]
+    assert job.starts[2][0] - job.requeues[1] >= 10
+
+
+def test_a_restart_without_progress_is_held_in_the_end(world: World) -> None:
+    world.config = World(world.folder, no_progress_restarts=2).config
+    job = world.running(node_count=1, comment="[ais-run a=0 s=- v=fresh]")
+    for attempt, step in ((1, 100), (2, 100), (3, 100)):
+        world.sim.drain(job.nodes[0])
+        world.sim.agent_requeues(job)
+        world.run_until(lambda want=attempt: len(job.starts) == want + 1)
+        job.comment = f"[ais-run a={attempt} s={step} v=ok]"
+        world.run_for(35)
+        for node in world.sim.nodes.values():
+            node.flags = []
+    world.sim.drain(job.nodes[0])
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: job.holds == 1)
+    assert "held: 2 restarts in a row without a newer checkpoint than step 100; last:" in job.comment
+
+
+def test_a_hang_uses_the_jobs_own_budget_and_excludes_nobody(world: World) -> None:
+    job = world.running(admin_comment="[ais resume=auto max=1]", node_count=1)
+    for _ in range(2):
+        job.admin_comment = tags.tag_with(job.admin_comment, {"fault": f"job.hang@{job.nodes[0]}@{job.start_time}"})
+        world.sim.agent_requeues(job)
+        world.run_for(60)
+    assert (job.holds, len(job.starts), job.excluded) == (1, 2, [])
+    assert "held: restart limit of 1 reached; last: no progress, says the agent of gpu1" in job.comment
+
+
+def test_a_resume_that_fails_at_once_is_tried_again_and_then_left(world: World) -> None:
+    world.config = World(world.folder, restart=Restarts(resume_failed=Restart(limit=2))).config
+    job = world.running(node_count=1)
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    for attempt in (1, 2, 3):
+        world.run_until(lambda want=attempt: restarted(job, want), within_s=60)
+        job.comment = f"[ais-run a={attempt} s=100 v=ok]"
+        world.run_for(5)
+        world.sim.script_ends(job, 256)
+    world.run_for(300)
+    assert (job.state, len(job.starts)) == ("FAILED", 4)
+    assert "limit of 2 restarts for this cause (resume_failed) reached" in job.comment
+
+
+def test_a_failure_right_after_the_first_start_is_the_users(world: World) -> None:
+    job = world.running(comment="[ais-run a=0 s=100 v=ok]")
+    world.sim.script_ends(job, 256)
+    world.run_for(100)
+    assert (job.state, job.requeues) == ("FAILED", [])
+
+
+def test_slurms_word_for_a_dead_node_that_is_back_is_enough(world: World) -> None:
+    """NODE_FAIL, requeued by us: the restart is sped up though no node shows a fault any more."""
+    job = world.running(node_count=1)
+    job.state, job.end_time = "NODE_FAIL", int(world.clock.now())
+    world.sim._event(job)
+    world.run_until(lambda: restarted(job), within_s=20)
+    assert len(job.requeues) == 1
+
+
+def test_what_the_job_asks_for_is_capped(world: World) -> None:
+    world.config = World(world.folder, max_restarts_cap=1).config
+    job = world.running(admin_comment="[ais resume=auto max=9999]", node_count=1)
+    for _ in range(2):
+        job.admin_comment = tags.tag_with(job.admin_comment, {"fault": f"job.hang@{job.nodes[0]}@{job.start_time}"})
+        world.sim.agent_requeues(job)
+        world.run_for(60)
     assert job.holds == 1
+
+
+def test_a_failure_of_long_ago_is_left_alone(world: World) -> None:
+    """Slurm shows it for MinJobAge, which may be days; its owner may have acted on it."""
+    world.config = World(world.folder, late_s=20.0).config
+    job = world.running(node_count=1)
+    world.sim.script_ends(job, 256)
+    world.sim.drain("gpu1")
+    world.sim.down = True
+    world.run_for(30)
+    world.sim.down = False
+    world.run_for(60)
+    assert (job.state, job.requeues) == ("FAILED", [])
+    assert "too long ago to act on" in world.text(job)
+
+
+def test_a_node_that_cannot_end_its_processes_is_given_up(world: World) -> None:
+    job = world.running(node_count=1)
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    job.completing_until = world.clock.now() + 3600
+    world.sim.nodes["gpu1"].flags = ["COMPLETING", "DRAIN"]
+    world.run_for(80)
+    assert world.sim.nodes["gpu1"].state == "idle"
+    world.run_until(lambda: restarted(job), within_s=60)
+    assert (world.sim.nodes["gpu1"].state, world.sim.nodes["gpu1"].reason) == ("down", DRAIN)
+
+
+def test_a_node_where_another_job_runs_is_never_given_up(world: World) -> None:
+    job = world.running(node_count=1)
+    other = world.sim.submit(node_count=1, admin_comment="")
+    other.nodes = ["gpu1"]
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    job.completing_until = world.clock.now() + 3600
+    world.sim.nodes["gpu1"].flags = ["COMPLETING", "DRAIN"]
+    world.run_for(200)
+    assert world.sim.nodes["gpu1"].state == "idle"
+    assert "not set DOWN, other jobs run there" in world.text(job)
+
+
+def test_an_exclusion_of_ours_ends_and_the_users_does_not(world: World) -> None:
+    world.config = World(world.folder, exclusion_s=600.0).config
+    job = world.running(node_count=1, excluded=["gpu4"])
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    assert sorted(job.excluded) == ["gpu1", "gpu4"]
+    world.run_for(700, step_s=5.0)
+    world.sim.agent_requeues(job)  # by hand
+    world.run_for(60, step_s=1.0)
+    assert job.excluded == ["gpu4"]
+    assert "may use gpu1 again" in world.text(job)
+
+
+def test_a_refused_job_whose_event_was_lost_is_found_by_its_nodes_word(world: World) -> None:
+    world.sim.spool = None
+    world.start()
+    job = world.sim.submit()
+    world.sim.prolog_fails(job, "gpu2", reason="memory test tomorrow")
+    world.sim.nodes["gpu2"].comment = f"rack 4 [ais refused=99@1,{job.job_id}@{int(world.clock.now())}]"
+    world.run_until(lambda: restarted(job), within_s=120)
+    assert (job.releases, "gpu2" in job.nodes) == (1, False)
+    assert world.sim.nodes["gpu2"].reason == "memory test tomorrow"
+    assert "gate.refused" in world.text(job)
+
+
+def test_a_job_of_another_controllers_watchdog_is_taken_over(world: World) -> None:
+    """No journal, no event: the agent's note in the job says why it is in the queue."""
+    world.sim.spool = None
+    job = world.sim.submit(node_count=1)
+    world.clock.sleep(400)
+    job.admin_comment = tags.tag_with(job.admin_comment, {"fault": f"gpu.lost@gpu1@{job.start_time}"})
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    world.clock.sleep(5)
+    world.start()
+    world.run_until(lambda: restarted(job), within_s=20)
+    world.run_for(200)
+    assert (len(job.requeues), len(job.starts)) == (1, 2)
 
 
 def test_a_held_launch_at_the_limit_stays_held_with_a_reason(world: World) -> None:
@@ -223,7 +384,7 @@ def test_a_held_launch_at_the_limit_stays_held_with_a_reason(world: World) -> No
     world.sim.prolog_fails(job, "gpu1")
     world.run_for(60)
     assert (job.releases, job.holds, job.priority) == (0, 0, 0)
-    assert "[ais: restart limit of 0 reached" in job.comment
+    assert "[ais: the job asked for no restart (--ais-max-restarts=0)" in job.comment
 
 
 def test_exclusion_never_makes_a_job_impossible(world: World) -> None:
@@ -510,7 +671,7 @@ def test_a_failed_job_at_the_limit_is_told_why_it_is_not_requeued(world: World) 
     world.sim.script_ends(job, 256)
     world.run_for(100)
     assert (job.requeues, job.state) == ([], "FAILED")
-    assert "[ais: restart limit of 0 reached" in job.comment
+    assert "[ais: the job asked for no restart (--ais-max-restarts=0)" in job.comment
     assert world.kinds(job).count("annotate") == 1
 
 
@@ -593,6 +754,7 @@ def test_a_clock_that_was_set_back_before_the_restart_does_not_hide_the_new_atte
 
 
 def test_the_restart_limit_outlives_the_journal(world: World) -> None:
+    world.config = World(world.folder, restart=Restarts(infrastructure=Restart(limit=3))).config
     job = world.running()
     for _ in range(3):
         world.sim.drain(job.nodes[0])
@@ -612,7 +774,7 @@ def test_the_restart_limit_outlives_the_journal(world: World) -> None:
     world.sim.drain(job.nodes[0])
     world.sim.agent_requeues(job)
     world.run_until(lambda: job.holds == 1, within_s=120)
-    assert "restart limit of 3 reached" in job.comment
+    assert "limit of 3 restarts for this cause (infrastructure) reached" in job.comment
 
 
 def test_a_spool_that_events_cannot_be_removed_from_does_not_stop_it(
