@@ -31,6 +31,8 @@ _RUN_FOLDER = re.compile(
     r"|lightning_logs|tb_logs|checkpoints?|ckpts?|runs?|logs?|out|outputs?|results?|multirun|default"
 )
 
+_NONE: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True)
 class Inspection:
@@ -73,11 +75,14 @@ class Inspection:
         }
 
 
-def inspect(directory: Path, framework: str = "auto", *, every: bool = True) -> Inspection:
+def inspect(
+    directory: Path, framework: str = "auto", *, every: bool = True, refused: Mapping[str, str] = _NONE
+) -> Inspection:
     """Inspect ``directory``; only reads, and only names, headers, ends and sizes.
 
     framework: one of FRAMEWORKS. every: False stops as soon as the one to resume from is certain (the start of a job), so
-    that ``checkpoints`` holds the newest only. Raises MissingDirectory (a CheckpointError) when it does not exist, and
+    that ``checkpoints`` holds the newest only. refused: path -> why, for checkpoints that count as not valid although their
+    files are whole (attempts.py). Raises MissingDirectory (a CheckpointError) when it does not exist, and
     CheckpointError when it cannot be read or ``framework`` is unknown.
     """
     if framework not in FRAMEWORKS:
@@ -93,7 +98,7 @@ def inspect(directory: Path, framework: str = "auto", *, every: bool = True) -> 
     choice: Optional[Checkpoint] = None
     for run in runs:
         warnings.extend(run.found.warnings)
-        judged = _judge(run, every)
+        judged = _judge(run, every, refused)
         if choice is None:
             choice = _choose(run, judged, warnings)
         checkpoints.extend(judged)
@@ -207,16 +212,22 @@ def _newest_first(candidates: list[Candidate]) -> list[Candidate]:
     return first + stepped + [c for c in stepless if c not in first]
 
 
-def _judge(run: _Run, every: bool) -> list[Checkpoint]:
+def _judge(run: _Run, every: bool, refused: Mapping[str, str]) -> list[Checkpoint]:
     """Look at the candidates, newest first, and compare them with each other."""
     judged: list[Checkpoint] = []
     target = run.found.tracker.target if run.found.tracker else None
     for candidate in _newest_first(run.found.candidates):
-        judged.append(run.reader.judge(candidate))
+        judged.append(_judge_one(run, candidate, refused))
         if not every and (_certain(judged) or (len(judged) >= _LOOKED_BACK and any(c.valid for c in judged))):
             break
     missed = [c for c in run.found.candidates if c.path == target and not any(str(j.path) == target for j in judged)]
-    return _compare(judged + [run.reader.judge(candidate) for candidate in missed])
+    return _compare(judged + [_judge_one(run, candidate, refused) for candidate in missed])
+
+
+def _judge_one(run: _Run, candidate: Candidate, refused: Mapping[str, str]) -> Checkpoint:
+    checkpoint = run.reader.judge(candidate)
+    why = refused.get(str(checkpoint.path), "")
+    return replace(checkpoint, valid=False, why=why) if checkpoint.valid and why else checkpoint
 
 
 def _certain(judged: list[Checkpoint]) -> bool:

@@ -116,7 +116,7 @@ def test_it_leaves_at_once_without_starting_a_process(installation: Installation
     assert (trace.returncode, trace.stdout) == (0, "")
     steps = trace.stderr.splitlines()
     assert steps[-1] == "+ exit 0"
-    assert all(step.startswith(("+ LIMIT_S=", "+ FAILED=", "+ exit 0")) for step in steps)
+    assert all(step.startswith(("+ LIMIT_S=", "+ FAILED=", "+ BUSY=", "+ exit 0")) for step in steps)
     assert installation.helpers() == []
 
 
@@ -125,19 +125,33 @@ def test_a_batch_script_has_no_step_id_or_slurms_own_number(installation: Instal
     assert "hello" in installation.start(SLURM_STEP_ID=step).stdout
 
 
-def test_without_a_checkpoint_directory_there_is_nothing_to_look_at(installation: Installation) -> None:
-    result = installation.start(SLURM_SPANK_AISTATION_CKPT_DIR="")
-    assert (result.returncode, result.stdout.splitlines()) == (0, NOTHING)
-    assert installation.helpers() == []
+@pytest.mark.parametrize("body", ["exec sleep 300", "echo broken >&2; exit 1"])
+def test_without_a_checkpoint_directory_nothing_stops_the_start(installation: Installation, body: str) -> None:
+    assert "hello" in installation.start(SLURM_SPANK_AISTATION_CKPT_DIR="").stdout
+    installation.helper(body)
+    result = installation.start(SLURM_SPANK_AISTATION_CKPT_DIR="", AISTATION_STARTUP_TIMEOUT="1")
+    assert result.returncode == 0
+    assert [line for line in result.stdout.splitlines() if line.startswith("export")] == NOTHING
+
+
+def test_a_busy_directory_stops_the_start_whatever_the_user_asked_for(installation: Installation) -> None:
+    installation.helper("echo '/shared/ckpt is in use: job 6 runs on it'; exit 76")
+    result = installation.start(AISTATION_IF_UNREADABLE="start")
+    assert result.returncode == 75
+    assert result.stdout.splitlines() == [
+        "print aistation: /shared/ckpt is in use: job 6 runs on it",
+        "print aistation: the job is not started (exit code 75)",
+    ]
 
 
 @pytest.mark.parametrize(
     ("count", "attempt"), [("3", "3"), ("", "0"), ("1;x", "0"), ("1\nexport X=y", "0"), ("9" * 30, "0")]
 )
 def test_the_attempt_is_slurms_restart_count(installation: Installation, count: str, attempt: str) -> None:
-    result = installation.start(SLURM_SPANK_AISTATION_CKPT_DIR="", SLURM_RESTART_COUNT=count)
-    assert result.stdout.splitlines()[0] == f"export AISTATION_ATTEMPT={attempt}"
-    assert len(result.stdout.splitlines()) == len(NOTHING)
+    installation.helper("exit 1")
+    result = installation.start(SLURM_RESTART_COUNT=count, AISTATION_IF_UNREADABLE="start")
+    exports = [line for line in result.stdout.splitlines() if not line.startswith("print ")]
+    assert exports == [f"export AISTATION_ATTEMPT={attempt}", *NOTHING[1:]]
 
 
 @pytest.mark.parametrize("way", ["sleeps", "traps signals", "in state D"])
