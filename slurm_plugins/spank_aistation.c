@@ -62,7 +62,7 @@ static struct spank_option options[OPTION_COUNT] = {
 	{"ais-ckpt-dir", "DIR", "directory of this job's checkpoints", 1, CKPT_DIR, on_option},
 	{"ais-resume-args", "TEMPLATE", "arguments that resume the program, e.g. '--load {path} --step {step}'", 1, RESUME_ARGS,
 	 on_option},
-	{"ais-max-restarts", "N", "most automatic restarts of this job (0 to 1000)", 1, MAX_RESTARTS, on_option},
+	{"ais-max-restarts", "N", "most automatic restarts that are not for the machine's faults; 0: none at all (0 to 1000)", 1, MAX_RESTARTS, on_option},
 	{"ais-hang-timeout", "MIN", "minutes without progress that count as a hang (1 to 10080)", 1, HANG_TIMEOUT, on_option},
 	{"ais-health", "quick|full|off", "health check before the job starts", 1, HEALTH, on_option},
 	{"ais-switch", "pack|spread|any[,max=N][,wait=MIN]", "leaf switches: as few as possible, spread, or any", 1, SWITCH,
