@@ -105,6 +105,8 @@ class Hang(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """For one look at the job's files; a file system that hangs says nothing about the job."""
     stack_deadline_s: Seconds = 60.0
     """For the stack snapshot, all of it."""
+    other_nodes: bool = True
+    """Fetch the stacks of the job's other nodes too, by a short step of the user's in the job (``srun --overlap``)."""
     py_spy: str = ""
     """Path of py-spy; empty: beside the interpreter, then /usr/local/bin and /usr/bin."""
     py_spy_as: Literal["user", "root"] = "user"

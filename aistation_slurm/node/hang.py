@@ -20,6 +20,7 @@ from aistation_slurm.detectors.hang import Activity, HangLimits, Look, Verdict, 
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.node import jobs
 from aistation_slurm.node.hang_job import Runner, WatchedJob, show_job
+from aistation_slurm.node.hang_nodes import ask_others
 from aistation_slurm.node.hang_processes import JobProcesses, job_processes
 from aistation_slurm.node.hang_stacks import keep_stacks
 from aistation_slurm.node.jobs import JobRecord
@@ -240,7 +241,14 @@ class HangWatch:
             *self._gpu_lines(known),
         ]
         name = f"aistation-hang-{known.record.job_id}-attempt{now.job.restart_cnt}"
-        kept = keep_stacks(self.config.hang, known.user, now.work_dir, name, heading, processes.all)
+        others = len(now.job.nodes) - 1
+        settings, slurm = self.config.hang, self.config.slurm
+
+        def elsewhere(seconds: float) -> str:
+            return ask_others(slurm, settings, known.record.job_id, node_name(), others, seconds)
+
+        ask = elsewhere if others > 0 and settings.other_nodes else None
+        kept = keep_stacks(settings, known.user, now.work_dir, name, heading, processes.all, ask)
         log.warning("job %s: stacks of its processes: %s %s", now.job.argument, kept.path or "none", kept.why)
         again = self._judge(known, processes)
         if again is None or not again.suspect:

@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -23,7 +23,7 @@ from aistation_slurm.node.hang_processes import Process
 from aistation_slurm.probes.child import Step, run_child
 from aistation_slurm.probes.user import Credentials, of_process
 
-__all__ = ["Kept", "find_py_spy", "keep_stacks"]
+__all__ = ["Kept", "dump", "find_py_spy", "keep_stacks", "kernel_facts"]
 
 MAX_PROCESSES = 64
 MAX_THREADS = 64
@@ -56,11 +56,18 @@ def find_py_spy(settings: Hang) -> str:
 
 
 def keep_stacks(
-    settings: Hang, user: Credentials, work_dir: str, name: str, heading: Sequence[str], processes: Sequence[Process]
+    settings: Hang,
+    user: Credentials,
+    work_dir: str,
+    name: str,
+    heading: Sequence[str],
+    processes: Sequence[Process],
+    elsewhere: Optional[Callable[[float], str]] = None,
 ) -> Kept:
     """Write ``<work_dir>/<name>.txt`` (0600, the user's), within ``hang.stack_deadline_s``; never replaces a file.
 
-    heading: lines for the beginning. A process that ends meanwhile or cannot be looked at is said so in its place.
+    heading: lines for the beginning. elsewhere: gives the text of the job's other nodes within so many seconds, called as the
+    user. A process that ends meanwhile or cannot be looked at is said so in its place.
     """
     if not work_dir.startswith("/"):
         return Kept(why="Slurm shows no work directory of the job")
@@ -75,11 +82,11 @@ def keep_stacks(
             step(f"/proc/{process.pid}")
             # a process that runs as somebody else (a setuid program, or a pid used again) is not this user's to read
             theirs = of_process(process.pid, user.uid) is not None
-            parts.append(_kernel_facts(process) if theirs else f"== process {process.pid} is gone\n")
+            parts.append(kernel_facts(process) if theirs else f"== process {process.pid} is gone\n")
         for process in python if as_root and py_spy else ():
             step(f"py-spy of process {process.pid}")
             if of_process(process.pid, user.uid) is not None:
-                parts.append(_dump(py_spy, process, deadline - 1.0))
+                parts.append(dump(py_spy, process, deadline - 1.0))
         return "\n".join(parts)[:MAX_TEXT]
 
     facts = run_child(by_root, settings.stack_deadline_s / (1 if as_root else 3))
@@ -98,7 +105,11 @@ def keep_stacks(
                 file.write("\nNo Python stacks: py-spy is not installed on this node.\n")
             for process in python if py_spy and not as_root else ():
                 file.flush()
-                file.write(_dump(py_spy, process, deadline - 1.0))
+                file.write(dump(py_spy, process, deadline - 1.0))
+            left = deadline - 1.0 - time.monotonic()
+            if elsewhere is not None and left > WRITE_S:
+                file.flush()
+                file.write(f"\n\nThe job's other nodes:\n{elsewhere(left)}")
         return path
 
     written = run_child(by_user, max(WRITE_S, deadline - time.monotonic()))
@@ -120,7 +131,7 @@ def _create(folder: str, name: str) -> tuple[str, int]:
     raise FileExistsError(f"{folder}: {name}.txt and 99 more are there already")
 
 
-def _dump(py_spy: str, process: Process, deadline: float) -> str:
+def dump(py_spy: str, process: Process, deadline: float) -> str:
     """``py-spy dump`` of one process, or why there is none. It pauses the process for some milliseconds."""
     left = min(deadline - time.monotonic(), DUMP_S)
     title = f"\n== Python stacks of process {process.pid} ({plain(process.name)})\n"
@@ -135,7 +146,7 @@ def _dump(py_spy: str, process: Process, deadline: float) -> str:
     return title + text
 
 
-def _kernel_facts(process: Process) -> str:
+def kernel_facts(process: Process) -> str:
     """State, where each thread waits in the kernel, and the main thread's kernel stack."""
     base = Path(f"/proc/{process.pid}")
     status = [line for line in (_text(base / "status") or "").splitlines() if line.startswith(STATUS_LINES)]
