@@ -93,7 +93,19 @@ def from_slurm(job: Job) -> Story:
         entries.append(Entry(None, "managed", f"resumes with {tag.get('resume', '?')}{asked}"))
     if "act" in tag:
         text = f"restart {tag.get('attempt', '?')}: {tag['act']} because of {tag.get('why', '?')}"
-        entries.append(Entry(None, "restarted", text))
+        own = tag.get("own", "0")
+        entries.append(
+            Entry(None, "restarted", text if own == "0" else f"{text}; {own} of them not for the machine's faults")
+        )
+    if tag.get("idle", "0") != "0":
+        newest = f"step {tag['step']}" if "step" in tag else "the beginning"
+        entries.append(
+            Entry(None, "no_progress", f"{tag['idle']} restarts in a row without a newer checkpoint than {newest}")
+        )
+    run = tags.read_run(job.comment)
+    if run is not None:
+        where = "began anew" if run.step is None else f"resumed from step {run.step}"
+        entries.append(Entry(None, "start_up", f"attempt {run.attempt} {where} ({run.verdict})"))
     note = tags.read_note(job.comment)
     if note:
         entries.append(Entry(None, "note", note))

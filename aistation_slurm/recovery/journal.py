@@ -83,7 +83,9 @@ class Journal(JournalFile):
             if new.rowcount < 1:
                 return False
             self._db.execute("DELETE FROM events WHERE time<?", (event.time - EVENTS_KEPT_S,))
-            self._note(event.time, "ended", f"ended on {hostlist.fold(event.nodes)}: {event.how}", "", event.job_id)
+            # a requeued job's exit code is 0: that says nothing about its end
+            how = f": {event.how}" if event.exit_code != 0 or event.exit_signal else ""
+            self._note(event.time, "ended", f"ended on {hostlist.fold(event.nodes)}{how}", "", event.job_id)
             user = -1 if event.user_id is None else event.user_id
             told = (user, event.max_restarts, event.restart_count or 0)
             row = self._last(event.job_id)
@@ -323,6 +325,15 @@ class Journal(JournalFile):
             "INSERT INTO incidents (time, kind, node, job_id, text) VALUES (?,?,?,?,?)",
             (time, kind, node, job_id, text[:1000]),
         )
+
+    def note_once(self, time: float, kind: str, text: str, *, job_id: int) -> None:
+        """As ``note``, where the job has no such line yet."""
+        with self.transaction():
+            row = self._db.execute(
+                "SELECT 1 FROM incidents WHERE job_id=? AND kind=? AND text=? LIMIT 1", (job_id, kind, text)
+            ).fetchone()
+            if row is None:
+                self._note(time, kind, text, "", job_id)
 
     def incidents(self, since: float = 0.0, job_id: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The newest ``limit``, newest last."""

@@ -42,6 +42,11 @@ LATE_RETRY_S = 1.0
 RESTART_LOOK_S = 4.0
 CLOCK_SLACK_S = 1.0
 DAY_S = 86400.0
+_START_UP = {
+    "back": ", one further back: a newer checkpoint failed twice",
+    "unusable": "? No: its checkpoints cannot be used, it was not let start",
+    "busy": "? No: another writer uses its checkpoint directory, it was not let start",
+}
 _RESTARTED = (Cause.INFRASTRUCTURE.value, Cause.HANG.value, Cause.RESUME_FAILED.value)
 
 
@@ -63,6 +68,7 @@ class Watchdog:
         self._due: dict[int, float] = {}
         self._nodes: dict[str, Node] = {}
         self._noted: set[tuple[int, int]] = set()
+        self._told_runs: set[tuple[int, int]] = set()
         self._trouble = ""
         self._next_cleaning = 0.0
         self._black_holes = BlackHoles(
@@ -150,6 +156,7 @@ class Watchdog:
         self._due.clear()
         present = {job.job_id for job in jobs}
         self._noted = {key for key in self._noted if key[0] in present}
+        self._told_runs = {key for key in self._told_runs if key[0] in present}
         for job in managed:
             self._step_alone(job)
         for job_id in open_jobs - present:
@@ -196,6 +203,7 @@ class Watchdog:
     def _step(self, job: Job, nodes: Mapping[str, Node]) -> None:
         """Note what is seen of the job, and take its next step where one is due."""
         self._note_running(job)
+        self._note_start_up(job)
         record = self._journal.last(job.job_id)
         if record is not None and record.state == "restarted" and self._enforce:
             step = readmit(job, record.attempt)
@@ -221,6 +229,16 @@ class Watchdog:
         text = f"its end was not told; known from Slurm: {', '.join(attempt.nodes)}"
         self._journal.adopt(attempt, job, now, text)
         return self._journal.last(job.job_id)
+
+    def _note_start_up(self, job: Job) -> None:
+        """What start-up published of this attempt, for the story."""
+        run = tags.read_run(job.comment)
+        if run is None or run.attempt != job.restart_cnt or (job.job_id, run.attempt) in self._told_runs:
+            return
+        self._told_runs.add((job.job_id, run.attempt))
+        at = "begins anew" if run.step is None else f"resumes from step {run.step}"
+        said = _START_UP.get(run.verdict, "")
+        self._journal.note_once(self._clock.now(), "start_up", f"attempt {run.attempt} {at}{said}", job_id=job.job_id)
 
     def _tell_lost(self, job: Job) -> None:
         """A launch failed in an attempt that was neither seen nor told by an event: only a person can judge the hold."""
