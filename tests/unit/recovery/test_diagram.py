@@ -60,6 +60,7 @@ def faults(world: World) -> list[SimJob]:
     for node in world.sim.nodes.values():
         node.flags = []
     gone = world.running(node_count=1)
+    world.run_for(31)
     del world.sim.jobs[gone.job_id]
     world.run_for(100)
     return [lost, refused, failed, limited]
