@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from fnmatch import fnmatchcase
@@ -79,9 +80,19 @@ def command(
 
 def _check_here(config: Config, profile: str, only: tuple[str, ...], act: bool) -> NodeReport:
     from aistation_slurm.node import history
+    from aistation_slurm.node.own_name import OwnName
+    from aistation_slurm.slurm import connect
 
+    own_name = OwnName(config.node.state_dir)
+    if act and not own_name.known():
+        try:
+            own_name.certain(connect(config))
+        except AistationError:
+            pass  # said where something is to be done to this node
     # what was repaired since the log was written is known to the node's own memory
-    report = check_node(config, profile=profile, only=only, now=time.time(), events=history.events(config))
+    report = check_node(
+        config, profile=profile, only=only, now=time.time(), events=history.events(config), node=own_name.guess()
+    )
     if act:
         _act(config, report)
     return report
@@ -89,7 +100,9 @@ def _check_here(config: Config, profile: str, only: tuple[str, ...], act: bool) 
 
 def _act(config: Config, report: NodeReport) -> None:
     from aistation_slurm.node.drain import drain_for
+    from aistation_slurm.node.own_name import OwnName
     from aistation_slurm.node.publish import publish
+    from aistation_slurm.node.settle import settle_without_agent
     from aistation_slurm.slurm import connect
 
     try:
@@ -97,13 +110,23 @@ def _act(config: Config, report: NodeReport) -> None:
     except StateFileError as exc:
         # a full or read-only /run hides the state from the gate; a sick node is drained all the same
         click.echo(f"aistation: state not written: {exc}", err=True)
+    client, own_name = connect(config), OwnName(config.node.state_dir)
     try:
-        said = drain_for(report, config, connect(config))
+        # first, so that a drain which Slurm set for a refused job is our own by the time of the next step
+        _say(settle_without_agent(config, own_name, client, time.time()))
     except AistationError as exc:
-        click.echo(f"aistation: not drained: {exc}", err=True)
-        return
-    if said:
-        click.echo(f"aistation: {said}", err=True)
+        _say(f"refused jobs are not yet made known to Slurm: {exc}")
+    try:
+        if any(finding.drains for finding in report.findings):
+            report = dataclasses.replace(report, node=own_name.certain(client))
+        _say(drain_for(report, config, client))
+    except AistationError as exc:
+        _say(f"not drained: {exc}")
+
+
+def _say(text: str) -> None:
+    if text:
+        click.echo(f"aistation: {text}", err=True)
 
 
 def _table(report: NodeReport) -> None:

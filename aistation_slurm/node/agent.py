@@ -21,16 +21,18 @@ from typing import Optional
 from aistation_slurm.config import Config
 from aistation_slurm.detectors import gpu as gpu_detector
 from aistation_slurm.detectors.kernel_events import Event, find_events
-from aistation_slurm.errors import AistationError, StateFileError
+from aistation_slurm.errors import AistationError, SlurmError, StateFileError
 from aistation_slurm.findings import Finding, Status
 from aistation_slurm.node import history, jobs
 from aistation_slurm.node.drain import HANG, conclusive, fatal
 from aistation_slurm.node.gpu_memory import leftover_memory
 from aistation_slurm.node.hang import HangWatch
 from aistation_slurm.node.health import NodeReport, check_node
+from aistation_slurm.node.own_name import OwnName
 from aistation_slurm.node.publish import gres_indices, publish
 from aistation_slurm.node.reaction import Reaction
 from aistation_slurm.node.sdnotify import notify, watchdog_interval_s
+from aistation_slurm.node.settle import settle, unsettled
 from aistation_slurm.probes.klog import KernelLog
 from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.probes.pci import PciGpu
@@ -48,9 +50,9 @@ HANG_RECHECK_S = 5.0
 """While a driver call is blocked and not yet confirmed as a hang: a look that waits for an old child costs nothing."""
 
 
-def look_at_node(config: Config) -> NodeReport:
-    """One complete look."""
-    return check_node(config, now=time.time(), events=history.events(config))
+def look_at_node(config: Config, node: str = "") -> NodeReport:
+    """One complete look. node: Slurm's name of this node; empty: a guess."""
+    return check_node(config, now=time.time(), events=history.events(config), node=node)
 
 
 def kernel_findings(last: NodeReport, events: Sequence[Event]) -> list[Finding]:
@@ -67,12 +69,13 @@ class Agent:
     """One agent of one node. ``run`` returns after SIGTERM or SIGINT, or after one look with ``once``."""
 
     def __init__(
-        self, config: Config, client: SlurmClient, check: Callable[[Config], NodeReport] = look_at_node
+        self, config: Config, client: SlurmClient, check: Optional[Callable[[Config], NodeReport]] = None
     ) -> None:
         self.config = config
         self.client = client
-        self.check = check
+        self.check = check or self._look
         self.state_dir = config.node.state_dir
+        self.own_name = OwnName(self.state_dir)
         self.reaction: Optional[Reaction] = None
         self.report: Optional[NodeReport] = None
         self.hang = HangWatch(config, client, self._minors_of)
@@ -83,6 +86,7 @@ class Agent:
         self._klog: Optional[KernelLog] = None
         self._klog_retry_at = 0.0
         self._leftover: set[str] = set()
+        self._gres: dict[str, int] = {}
         self._said: set[str] = set()
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
@@ -164,7 +168,20 @@ class Agent:
         except BlockingIOError:
             pass  # it is awake already
 
+    def _certain_name(self) -> str:
+        return self.own_name.certain(self.client)
+
     # ---- looking ----------------------------------------------------------------------------------------------------
+
+    def _look(self, config: Config) -> NodeReport:
+        """The first look waits for no controller: the gate needs its state."""
+        name = self.own_name.known()
+        if not name and self.report is not None:
+            try:
+                name = self._certain_name()
+            except SlurmError as exc:
+                self._say_once(str(exc))
+        return look_at_node(config, name or self.own_name.guess())
 
     def _work(self) -> None:
         """The worker: a complete look now, then every ``poll_s`` seconds and whenever one is asked for."""
@@ -228,6 +245,8 @@ class Agent:
         """One complete report: publish first, since the gate needs it, then act."""
         first = self.report is None
         self.report = report
+        gres = gres_indices(report, self.config)
+        self._gres.update({gpu.pci: gres[gpu.minor] for gpu in report.gpus if gpu.minor in gres})
         try:
             publish(report, self.config)
         except StateFileError as exc:
@@ -236,19 +255,29 @@ class Agent:
             notify("READY=1")
             log.info("%s: %s", report.node, report.status.value)
         self._watch_idle_memory(report)
+        self._settle_refusals()
         self._react(report, report.findings, complete=conclusive(report))
 
     def _react(self, report: NodeReport, findings: Sequence[Finding], *, complete: bool) -> None:
         if self.reaction is None:
-            self.reaction = Reaction(self.config, report.node, report.boot_id, self.client, self._gres_of)
+            self.reaction = Reaction(
+                self.config, report.node, report.boot_id, self.client, self._gres_of, own_name=self._certain_name
+            )
         self.reaction.see(fatal(findings), complete=complete)
 
+    def _settle_refusals(self) -> None:
+        """Before the reaction: it then finds its own reason on the node, where the gate could not set it."""
+        try:
+            if unsettled(self.state_dir):
+                said = settle(self.config, self._certain_name(), self.client, time.time())
+                if said:
+                    log.warning("%s", said)
+        except SlurmError as exc:
+            self._say_once(f"refused jobs are not yet made known to Slurm: {exc}")
+
     def _gres_of(self, device: str) -> Optional[int]:
-        """gres index of the GPU with this PCI address."""
-        if self.report is None:
-            return None
-        minor = next((gpu.minor for gpu in self.report.gpus if gpu.pci == device), -1)
-        return gres_indices(self.report, self.config).get(minor)
+        """gres index of the GPU with this PCI address, also of one that is gone from the bus since an earlier look."""
+        return self._gres.get(device)
 
     def _minors_of(self, record: jobs.JobRecord) -> frozenset[int]:
         """Device minors of a job's GPUs."""

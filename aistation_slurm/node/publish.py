@@ -31,9 +31,12 @@ def publish(report: NodeReport, config: Config) -> str:
 def gres_indices(report: NodeReport, config: Config) -> dict[int, int]:
     """Device minor -> index in Slurm's gres, which is what SLURM_JOB_GPUS counts.
 
-    From gres.conf's ``File=`` lines; without them (AutoDetect) Slurm orders GPUs by their device file.
+    From gres.conf's ``File=`` lines; without them (AutoDetect) Slurm orders GPUs by their device file. A GPU behind one that is
+    missing then is left out: whether slurmd began with the missing one is not known, unless ``expect.gpus`` tells that none is.
     """
     minors = gpu_minors(Path(config.node.gres_conf), report.node)
-    if minors is None:
-        minors = sorted(gpu.minor for gpu in report.gpus if gpu.minor >= 0)
-    return {minor: index for index, minor in enumerate(minors)}
+    if minors is not None:
+        return {minor: index for index, minor in enumerate(minors)}
+    found = sorted(gpu.minor for gpu in report.gpus if gpu.minor >= 0)
+    complete = len(found) == config.expect.gpus
+    return {minor: index for index, minor in enumerate(found) if complete or minor == index}

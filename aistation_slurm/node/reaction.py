@@ -19,8 +19,7 @@ from aistation_slurm.findings import Finding, drain_reason, is_our_reason
 from aistation_slurm.node import acted, history, jobs
 from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.drain import Outcome, drain_node
-from aistation_slurm.node.jobs import JobRecord
-from aistation_slurm.node.requeue import RequeuedAttempts, requeue_attempt, victims
+from aistation_slurm.node.requeue import Reach, RequeuedAttempts, held_gpus, requeue_attempt, victims
 from aistation_slurm.slurm.client import SlurmClient
 
 __all__ = ["Reaction"]
@@ -43,13 +42,14 @@ class _Pending:
     unseen: bool = False
     """The node's reason tells whoever gives it back nothing of GPUs."""
     push_only: bool = False
-    """Drained for before this agent began, perhaps by cron, which pushes no job: only where the drain still is there."""
+    """Drained for by gate or cron, which push no job: only where the drain still is there."""
 
 
 class Reaction:
     """Keeps what was acted on and what is still to be done. One per agent; not thread-safe.
 
-    ``gres_of``: device key of a finding -> gres index of that GPU, None where not known.
+    ``gres_of``: device key of a finding -> gres index of that GPU, None where not known. ``own_name``: Slurm's name of this node
+    for sure, raising SlurmUnavailable or SlurmRefused; without it ``node`` is that name.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Reaction:
         client: SlurmClient,
         gres_of: Callable[[str], Optional[int]],
         monotonic: Callable[[], float] = time.monotonic,
+        own_name: Optional[Callable[[], str]] = None,
     ) -> None:
         self.config = config
         self.node = node
@@ -67,9 +68,11 @@ class Reaction:
         self.client = client
         self.gres_of = gres_of
         self.monotonic = monotonic
+        self.own_name = own_name
         self.state_dir = config.node.state_dir
         self.done = RequeuedAttempts(Path(self.state_dir) / "requeued")
-        self.acted = set(acted.read(self.state_dir))
+        self._on_disk = acted.read(self.state_dir)
+        self.acted = set(self._on_disk)
         self.unseen: set[acted.Key] = set()
         """Acted on, but under a drain whose reason does not tell of it: told when the node is given back."""
         self.pending: Optional[_Pending] = None
@@ -82,6 +85,7 @@ class Reaction:
     def see(self, findings: Sequence[Finding], *, complete: bool) -> None:
         """Take in the fatal findings of one look and act. ``complete``: the look covered every check."""
         present = {(f.check, f.subject) for f in findings}
+        noted = self._noted_by_others()
         if complete:
             self.unseen &= present
             if self.acted - present:
@@ -90,18 +94,22 @@ class Reaction:
         elif present & self.acted:
             # the kernel says it again: of a drained node, or of one that was given back and is not well
             self._return_at = min(self._return_at, self.monotonic() + AGAIN_S)
-        new = [f for f in findings if (f.check, f.subject) not in self.acted | self.unseen]
+        known = self.acted | self.unseen
+        new = [f for f in findings if (f.check, f.subject) not in known]
+        again = [f for f in findings if (f.check, f.subject) in (known if complete and self._first else noted)]
         if new:
             waiting = self.pending.findings if self.pending else ()
             reason = drain_reason((waiting or tuple(new))[0], node=self.node, boot_id=self.boot_id)
-            add = tuple(f for f in new if (f.check, f.subject) not in {(w.check, w.subject) for w in waiting})
+            had = {(w.check, w.subject) for w in waiting}
+            pushed_by_nobody = [f for f in findings if (f.check, f.subject) in noted]
+            add = tuple(f for f in [*new, *pushed_by_nobody] if (f.check, f.subject) not in had)
             if add:
                 before = self.pending or _Pending((), reason)
                 self.pending = _Pending(waiting + add, reason, before.drained, before.told, before.unseen)
                 self.retry_at = 0.0
-        elif complete and self._first and present & self.acted and self.pending is None:
-            reason = drain_reason(findings[0], node=self.node, boot_id=self.boot_id)
-            self.pending = _Pending(tuple(findings), reason, push_only=True)
+        elif again and self.pending is None:
+            reason = drain_reason(again[0], node=self.node, boot_id=self.boot_id)
+            self.pending = _Pending(tuple(again), reason, push_only=True)
         self._first = self._first and not complete
         self.act()
 
@@ -117,6 +125,7 @@ class Reaction:
             self._later()
             return
         try:
+            self._be_sure_of_name(self.pending)
             if self.pending.push_only and not self._drained_by_us(self.pending):
                 self._finish(self.pending)
                 return
@@ -128,7 +137,8 @@ class Reaction:
         except SlurmUnavailable as exc:
             self._say_once(f"{exc}; trying again until it is done: {self.pending.reason}")
         except SlurmRefused as exc:
-            self._say_once(f"{exc}; is SLURMD_NODENAME right? Trying again until it is done: {self.pending.reason}")
+            hint = "" if "SLURMD_NODENAME" in str(exc) else " is SLURMD_NODENAME right?"
+            self._say_once(f"{exc};{hint} trying again until it is done: {self.pending.reason}")
         except OSError as exc:
             self._say_once(f"{self.state_dir}: {exc}; without its memory the agent requeues nothing")
         self._later()
@@ -145,7 +155,8 @@ class Reaction:
         if not self.config.enforcing(self.config.agent):
             return
         try:
-            found = next((n for n in self.client.nodes([self.node]) if n.name == self.node), None)
+            node = self.node if self.own_name is None else self.own_name()
+            found = next((n for n in self.client.nodes([node]) if n.name == node), None)
         except (SlurmUnavailable, SlurmRefused):
             return
         if found is None:
@@ -165,6 +176,21 @@ class Reaction:
             self._remember()
         except OSError as exc:
             self._say_once(f"{self.state_dir}: {exc}")
+
+    def _noted_by_others(self) -> set[acted.Key]:
+        """Faults that gate or cron drained for since our last look: acted on, but no job was pushed away."""
+        on_disk = acted.read(self.state_dir)
+        noted = on_disk - self._on_disk - self.acted
+        self._on_disk = on_disk
+        self.acted |= noted
+        self.unseen -= noted
+        return set(noted)
+
+    def _be_sure_of_name(self, pending: _Pending) -> None:
+        name = self.node if self.own_name is None else self.own_name()
+        if name != self.node:
+            self.node = name
+            pending.reason = drain_reason(pending.findings[0], node=name, boot_id=self.boot_id)
 
     def _drained_by_us(self, pending: _Pending) -> bool:
         found = next((n for n in self.client.nodes([self.node]) if n.name == self.node), None)
@@ -189,45 +215,45 @@ class Reaction:
         if not self.config.agent.requeue:
             return True
         records = jobs.read_all(self.state_dir)
-        lost = self._lost_gres(pending.findings)
+        reach = self._reach(pending.findings)
         left = [
             job
-            for job in victims(self.client.jobs(), self.node, records, lost)
+            for job in victims(self.client.jobs(), self.node, records, reach)
             if (job.job_id, job.start_time or 0) not in self.done
         ]
         complete = True
         for job in left:
-            note = self._note(pending, records.get(job.job_id))
+            note = self._note(pending, held_gpus(job, records.get(job.job_id)))
             sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic, note)
             complete = complete and sent
         # one that was not sent either went away by itself or could not be looked at in time: look again
         return complete
 
-    def _note(self, pending: _Pending, record: Optional[JobRecord]) -> str:
+    def _note(self, pending: _Pending, held: Optional[frozenset[int]]) -> str:
         """The check to note in the job itself, where the node's one reason does not tell of this job's own fault; else ""."""
-        held = record.gpus if record is not None else frozenset()
 
         def concerns(finding: Finding) -> bool:
-            gres = self._lost_gres([finding])
-            return gres is None or not held or bool(gres & held)
+            return self._reach([finding]).concerns(held)
 
         if pending.told and concerns(pending.findings[0]):
             return ""
         return next((f.check for f in pending.findings if concerns(f)), pending.findings[0].check)
 
-    def _lost_gres(self, findings: Sequence[Finding]) -> Optional[frozenset[int]]:
-        """gres indices of the GPUs concerned; None when a finding is about the whole node or an unknown GPU."""
+    def _reach(self, findings: Sequence[Finding]) -> Reach:
+        """Findings name a GPU by its PCI address, Slurm by its gres index; one that cannot be mapped may be anybody's."""
+        if not all(f.check.startswith("gpu.") for f in findings):
+            return Reach(whole_node=True)
         found = [self.gres_of(f.device) if f.device else None for f in findings]
         known = [index for index in found if index is not None]
-        return frozenset(known) if len(known) == len(found) else None
+        return Reach(whole_node=False, gres=frozenset(known) if len(known) == len(found) else None)
 
     def _observe(self, pending: _Pending) -> None:
         log.warning("observe mode: would drain %s: %s", self.node, pending.reason)
         pending.unseen = True  # nobody was told; the gate, which may enforce, must not take it for dealt with
         if self.config.agent.requeue:
-            records, lost = jobs.read_all(self.state_dir), self._lost_gres(pending.findings)
+            records, reach = jobs.read_all(self.state_dir), self._reach(pending.findings)
             try:
-                would = [job.argument for job in victims(self.client.jobs(), self.node, records, lost)]
+                would = [job.argument for job in victims(self.client.jobs(), self.node, records, reach)]
                 log.warning("observe mode: would requeue %s", ", ".join(would) or "no job")
             except (SlurmUnavailable, SlurmRefused) as exc:
                 log.warning("observe mode: which jobs would be requeued is not known: %s", exc)
@@ -252,6 +278,7 @@ class Reaction:
     def _remember(self) -> None:
         try:
             acted.write(self.state_dir, self.acted)
+            self._on_disk = frozenset(self.acted)
         except OSError as exc:
             self._say_once(f"{self.state_dir}/acted: {exc}")
 

@@ -1,7 +1,8 @@
 """The gate's failing path: put our own reason on this node, with at most two bounded requests, before exit 1.
 
 Slurm keeps a reason that is there when it drains the node itself for the failed prolog (slurmctld's _drain_node), so
-the cause is not lost behind "Prolog error".
+the cause is not lost behind "Prolog error". The same update names the job in the node's Comment, and a record of it is left
+on the node (node/refusals.py): a refused job, which Slurm holds, is found again whatever becomes of its event.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import time
 
 from aistation_slurm.findings import Finding, Status, drain_reason
-from aistation_slurm.node import acted, bounded
-from aistation_slurm.node.gate_job import plain
+from aistation_slurm.node import acted, bounded, refusals
+from aistation_slurm.node.gate_job import number, plain
 from aistation_slurm.node.lock import DrainLock
+from aistation_slurm.slurm.node_comment import shown_comment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aistation_slurm.node.refusals import Refusal
     from aistation_slurm.node.state import DeviceLine, NodeState
 
 __all__ = ["node_flags", "node_name", "of_the_past", "reason_for", "refuse"]
@@ -32,41 +35,92 @@ def refuse(
 
     False with the why where the job must pass after all; else True with a line for the log.
     """
-    deadline = time.monotonic() + max(budget_s, 1.0)
     name = node_name(env)
     reason = reason_for(line, name, state.boot_id)
+    job_id = number(env.get("SLURM_JOB_ID", ""), 0)
+    refusal = refusals.Refusal(job_id, int(time.time()), state.boot_id, line.check, line.subject, reason)
     # drained for before: it is for whoever gave the node back to know, and where that cannot be asked, doubt starts the job
     told = of_the_past(line) and (line.check, line.subject) in acted.read(state_dir)
+    if not told:
+        _keep(state_dir, refusal)  # before the requests: we may be killed in the midst of them
     if not name:
         return not told, "no SLURMD_NODENAME: the drain reason is left to Slurm"
-    scontrol = f"{state.bin_dir.rstrip('/')}/scontrol"
-    plain_env = dict(bounded.PLAIN_ENV)
-    conf = state.slurm_conf or env.get("SLURM_CONF", "")
-    if conf:
-        plain_env["SLURM_CONF"] = conf
+    asking = _Scontrol(state, env, name, budget_s)
+    refused, why, settled = _tell_slurm(asking, state_dir, refusal, told)
+    if refused and settled:
+        refusal.progress, refusal.since = refusals.CLOSED, int(time.time())
+        _keep(state_dir, refusal)
+    return refused, why
+
+
+class _Scontrol:
+    """Requests about this node, all within one budget."""
+
+    def __init__(self, state: NodeState, env: Mapping[str, str], node: str, budget_s: float) -> None:
+        self.node = node
+        self.budget_s = budget_s
+        self.path = f"{state.bin_dir.rstrip('/')}/scontrol"
+        self.env = dict(bounded.PLAIN_ENV)
+        conf = state.slurm_conf or env.get("SLURM_CONF", "")
+        if conf:
+            self.env["SLURM_CONF"] = conf
+        self.deadline = time.monotonic() + max(budget_s, 1.0)
+
+    def show(self) -> bounded.Outcome:
+        left = self.deadline - time.monotonic()
+        return bounded.run([self.path, "show", "node", self.node], left / 2, self.env)
+
+    def update(self, *fields: str) -> bounded.Outcome:
+        left = max(self.deadline - time.monotonic(), 0.5)
+        return bounded.run([self.path, "update", f"NodeName={self.node}", *fields], left, self.env)
+
+
+def _tell_slurm(asking: _Scontrol, state_dir: str, refusal: Refusal, told: bool) -> tuple[bool, str, bool]:
+    """Whether the job is refused, the line for the log, and whether Slurm now knows all there is to know."""
+    node = asking.node
     try:
-        with DrainLock(state_dir, min(3.0, budget_s / 2)) as held:
+        with DrainLock(state_dir, min(3.0, asking.budget_s / 2)) as held:
             if not held:
-                return not told, "another part of AIStation is draining this node right now"
-            left = deadline - time.monotonic()
-            shown = bounded.run([scontrol, "-o", "show", "node", name], left / 2, plain_env)
+                return not told, "another part of AIStation is draining this node right now", False
+            shown = asking.show()
             if shown.code != 0:
                 # without a look at what is there we would write over an administrator's words
-                return (
-                    not told,
-                    f"it is not known whether {name} is drained, so Slurm's own reason must do: {said(shown)}",
-                )
-            if "DRAIN" in node_flags(shown.output):
-                return True, f"{name} is drained already; its reason stays"
-            if told:
-                return False, f"{name} was drained for this very {line.check} and somebody gave it back since"
-            update = [scontrol, "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}"]
-            done = bounded.run(update, max(deadline - time.monotonic(), 0.5), plain_env)
-            if done.code != 0:
-                return True, f"drain reason not set, Slurm drains with its own: {said(done)}"
-            return True, f"{name} drained: {reason}"
+                why = f"it is not known whether {node} is drained, so Slurm's own reason must do: {said(shown)}"
+                return not told, why, False
+            drained = "DRAIN" in node_flags(shown.output)
+            if told and not drained:
+                why = f"{node} was drained for this very {refusal.check} and somebody gave it back since"
+                return False, why, False
+            fields = [] if drained else ["State=DRAIN", f"Reason={refusal.reason}"]
+            comment = refusals.comment_field(shown_comment(shown.output), [(refusal.job_id, refusal.time)])
+            if comment is not None:
+                fields.append(f"Comment={comment}")
+            if fields:
+                done = asking.update(*fields)
+                if done.code != 0:
+                    lost = "the job is not named there" if drained else "Slurm drains with its own reason"
+                    return True, f"{node} could not be updated, {lost}: {said(done)}", False
+            if drained:
+                return True, f"{node} is drained already; its reason stays", True
+            _note_acted(state_dir, refusal)
+            return True, f"{node} drained: {refusal.reason}", True
     except OSError as exc:
-        return True, f"drain reason not set, Slurm drains with its own: {exc}"
+        return True, f"drain reason not set, Slurm drains with its own: {exc}", False
+
+
+def _note_acted(state_dir: str, refusal: Refusal) -> None:
+    """For agent and cron: an administrator who gives the node back is not argued with."""
+    try:
+        acted.write(state_dir, acted.read(state_dir) | {(refusal.check, refusal.subject)})
+    except OSError:
+        pass  # the next look then drains again, with the same reason
+
+
+def _keep(state_dir: str, refusal: Refusal) -> None:
+    try:
+        refusals.keep(state_dir, refusal)
+    except OSError:
+        pass  # a full or read-only /run must not let the job start on a sick GPU
 
 
 def of_the_past(line: DeviceLine) -> bool:
@@ -88,7 +142,7 @@ def node_name(env: Mapping[str, str]) -> str:
 
 
 def node_flags(text: str) -> frozenset[str]:
-    """Words of ``State=`` in ``scontrol -o show node``, e.g. ``State=MIXED+DRAIN+COMPLETING*``."""
+    """Words of ``State=`` in ``scontrol show node``, e.g. ``State=MIXED+DRAIN+COMPLETING*``."""
     for word in text.split():
         if word.startswith("State="):
             return frozenset(word[6:].rstrip("*~#!%$@^-").upper().split("+"))

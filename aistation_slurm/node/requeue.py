@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
@@ -18,8 +19,9 @@ from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.state import write_file
 from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, SlurmClient
+from aistation_slurm.slurm.gres import gpu_indices
 
-__all__ = ["Attempt", "RequeuedAttempts", "opted_in", "requeue_attempt", "victims"]
+__all__ = ["Attempt", "Reach", "RequeuedAttempts", "held_gpus", "opted_in", "requeue_attempt", "victims"]
 
 log = logging.getLogger(__name__)
 
@@ -29,18 +31,45 @@ Attempt = tuple[int, int]
 """Job id and start time (unix seconds): one attempt of one job."""
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Whom a fault concerns. Every job of the node; or those with GPUs: with these gres indices, or (None) with any."""
+
+    whole_node: bool
+    gres: Optional[frozenset[int]] = None
+
+    def concerns(self, held: Optional[frozenset[int]]) -> bool:
+        """held: gres indices of a job's GPUs here; None: not known, which counts as concerned."""
+        if self.whole_node or held is None:
+            return True
+        return bool(held if self.gres is None else held & self.gres)
+
+
+def held_gpus(job: Job, record: Optional[JobRecord]) -> Optional[frozenset[int]]:
+    """gres indices of the GPUs that a job holds on this node, by what its gate saw, else by Slurm; None: not known.
+
+    Slurm lists them a node (``gpu:2(IDX:0-1)``) in its own order of nodes, so only what holds on every node is believed; a share
+    of a GPU (shard, mps) is no GPU of its own and not known.
+    """
+    if record is not None and record.gpus:
+        return record.gpus
+    details = set(job.gres_detail)
+    if any(word in detail for detail in details for word in ("shard", "mps")):
+        return None
+    if details:
+        held = {frozenset(gpu_indices(detail)) for detail in details}
+        named = all("gpu" not in detail or gpu_indices(detail) for detail in details)
+        return held.pop() if named and len(held) == 1 else None
+    return None if record is None else frozenset()
+
+
 def opted_in(job: Job, record: Optional[JobRecord]) -> bool:
     """By job_submit's tag in AdminComment (users cannot set it), or by what the gate saw at this job's start here."""
     return (record is not None and record.opted_in) or tags.managed(job.admin_comment)
 
 
-def victims(
-    jobs: list[Job], node: str, records: Mapping[int, JobRecord], lost_gres: Optional[frozenset[int]]
-) -> list[Job]:
-    """The jobs running on ``node`` that opted in, may be requeued, and hold one of these GPUs (None: the whole node).
-
-    A job whose GPUs are not known counts as concerned.
-    """
+def victims(jobs: list[Job], node: str, records: Mapping[int, JobRecord], reach: Reach) -> list[Job]:
+    """The jobs running on ``node`` that opted in, may be requeued, and are concerned."""
     found = []
     for job in jobs:
         record = records.get(job.job_id)
@@ -48,9 +77,8 @@ def victims(
             continue
         if job.requeue is False or not job.batch or job.start_time is None:
             continue
-        if lost_gres is not None and record is not None and record.gpus and not record.gpus & lost_gres:
-            continue
-        found.append(job)
+        if reach.concerns(held_gpus(job, record)):
+            found.append(job)
     return found
 
 

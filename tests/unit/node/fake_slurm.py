@@ -74,6 +74,12 @@ class FakeSlurm:
             raise SlurmRefused(f"Invalid node name specified: {node}")
         self.set_node(node, reason)
 
+    def update_node(self, node: str, **fields: str) -> None:
+        self._call(f"update_node {node} {' '.join(sorted(fields))}")
+        assert set(fields) <= {"Reason", "Comment"}, "a drain is set and taken back elsewhere"
+        changes = {key.lower(): value for key, value in fields.items()}
+        self.by_name[node] = replace(self.by_name[node], **changes)  # type: ignore[arg-type]
+
     def resume(self, node: str) -> None:
         self._call(f"resume {node}")
         self.set_node(node, "")

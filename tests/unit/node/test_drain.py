@@ -165,6 +165,7 @@ def test_check_act_drains_also_where_its_state_cannot_be_written(
 
     monkeypatch.setattr("aistation_slurm.node.publish.publish", full)
     monkeypatch.setattr("aistation_slurm.slurm.connect", lambda _: slurm)
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu1")
     check._act(node.config, node.report(node.finding("gpu.lost", 2)))
     assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.lost GPU2 ")
     assert "state not written: /run/aistation/state: No space left on device" in capsys.readouterr().err

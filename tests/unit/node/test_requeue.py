@@ -8,12 +8,15 @@ import pytest
 
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.node.jobs import JobRecord
-from aistation_slurm.node.requeue import RequeuedAttempts, opted_in, requeue_attempt, victims
+from aistation_slurm.node.requeue import Reach, RequeuedAttempts, held_gpus, opted_in, requeue_attempt, victims
 from tests.unit.node.fake_slurm import FakeSlurm, job
 
 
 def record(job_id: int = 7, resume: str = "auto", gpus: frozenset[int] = frozenset()) -> JobRecord:
     return JobRecord(job_id, 20001, 0, gpus, resume, 1000.0)
+
+
+ONE_GPU, ANY_GPU, WHOLE_NODE = Reach(False, frozenset({3})), Reach(False), Reach(True)
 
 
 @pytest.fixture
@@ -64,22 +67,55 @@ def test_the_gates_record_opts_in_too(seen: Optional[JobRecord], expected: bool)
     ],
 )
 def test_jobs_that_are_left_alone(changes: dict[str, object], why: str) -> None:
-    assert victims([job(**changes)], "gpu1", {}, None) == [], why
-    assert len(victims([job()], "gpu1", {}, None)) == 1
+    assert victims([job(**changes)], "gpu1", {}, WHOLE_NODE) == [], why
+    assert len(victims([job()], "gpu1", {}, WHOLE_NODE)) == 1
 
 
 @pytest.mark.parametrize(
-    ("held", "lost", "concerned"),
+    ("held", "reach", "concerned"),
     [
-        (frozenset({0, 1}), frozenset({3}), False),
-        (frozenset({0, 1}), frozenset({1}), True),
-        (frozenset({0, 1}), None, True),
-        (frozenset(), frozenset({3}), True),
+        (frozenset({0, 1}), ONE_GPU, False),
+        (frozenset({0, 3}), ONE_GPU, True),
+        (frozenset({0, 1}), ANY_GPU, True),
+        (frozenset({0, 1}), WHOLE_NODE, True),
+        (frozenset(), ONE_GPU, False),
+        (frozenset(), ANY_GPU, False),
+        (frozenset(), WHOLE_NODE, True),
     ],
 )
-def test_a_job_beside_the_fault_goes_on(held: frozenset[int], lost: Optional[frozenset[int]], concerned: bool) -> None:
-    found = victims([job()], "gpu1", {7: record(gpus=held)}, lost)
+def test_a_job_beside_the_fault_goes_on(held: frozenset[int], reach: Reach, concerned: bool) -> None:
+    found = victims([job()], "gpu1", {7: record(gpus=held)}, reach)
     assert bool(found) is concerned
+
+
+def test_a_job_whose_gpus_are_not_known_counts_as_concerned() -> None:
+    assert victims([job()], "gpu1", {}, ONE_GPU) == [job()]
+
+
+@pytest.mark.parametrize(
+    ("detail", "held"),
+    [
+        (("gpu:2(IDX:0-1)", "gpu:2(IDX:0-1)"), {0, 1}),
+        (("gpu:h100:3(IDX:0,3,5)",), {0, 3, 5}),
+        (("gpu:2(IDX:0-1)", "gpu:2(IDX:2-3)"), None),  # which of them is this node is not certain
+        (("", ""), set()),
+        (("license:1",), set()),
+        (("shard:gpu:4(1/8,3/8)",), None),
+        (("mps:100",), None),
+        (("gpu:2",), None),
+        ((), None),
+    ],
+)
+def test_without_the_gates_record_slurm_says_which_gpus_a_job_holds(
+    detail: tuple[str, ...], held: Optional[set[int]]
+) -> None:
+    assert held_gpus(job(gres_detail=detail), None) == held
+
+
+def test_the_gates_record_comes_before_slurms_list() -> None:
+    assert held_gpus(job(gres_detail=("gpu:2(IDX:0-1)",)), record(gpus=frozenset({2}))) == {2}
+    assert held_gpus(job(), record()) == set()
+    assert held_gpus(job(gres_detail=("shard:gpu:4",)), record()) is None
 
 
 def test_the_attempt_is_requeued_after_a_look(done: RequeuedAttempts) -> None:
