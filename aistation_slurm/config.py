@@ -208,6 +208,34 @@ class Watchdog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Partitions whose batch jobs are managed without opting in (requeue only, nothing is put in their environment)."""
 
 
+class Front(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A restarted job on a full cluster: next to start, on the healthy nodes that it held (recovery/front.py)."""
+
+    keep_nodes_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 300.0
+    """Nodes are kept and the job stays in front for at most this long (whole minutes, rounded up). 0: never."""
+    most: Count = 4
+    """Jobs in front at once; the next one waits in its usual place."""
+
+
+class Elastic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Restarted jobs that asked for a range of nodes and fix their tasks a node (recovery/elastic.py)."""
+
+    resize: bool = False
+    """Resize them. Their scripts must take the size from SLURM_JOB_NUM_NODES: SLURM_NTASKS keeps the submitted number."""
+    after_s: Seconds = 600.0
+    """Smaller only after a restart has waited this long for as many nodes as before."""
+
+
+class Spares(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Nodes that stand by for restarted jobs, in a reservation that the watchdog keeps (recovery/spares.py)."""
+
+    nodes: tuple[str, ...] = ()
+    """Slurm hostlists. Empty: there are no spares, and the reservation is not touched."""
+    reservation: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")] = "ais-spares"
+    after_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    """A restarted job waits this long before a spare is lent: free nodes come first."""
+
+
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The whole of aistation.toml. ``mode`` is the default of every part that does not set its own."""
 
@@ -221,6 +249,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     epilog: Epilog = Epilog()
     slurm: Slurm = Slurm()
     watchdog: Watchdog = Watchdog()
+    front: Front = Front()
+    elastic: Elastic = Elastic()
+    spares: Spares = Spares()
 
     def enforcing(self, part: Union[Gate, Agent, Epilog, Watchdog]) -> bool:
         """True where ``part`` may act; False where it only observes and says what it would have done."""

@@ -15,7 +15,7 @@ from typing import Optional, Union
 from aistation_slurm.config import Slurm
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.slurm import decode, hostlist, record
-from aistation_slurm.slurm.client import Job, Node
+from aistation_slurm.slurm.client import Job, Node, Reservation
 from aistation_slurm.slurm.command import run_raw
 
 __all__ = ["CliBackend", "Runner"]
@@ -160,6 +160,31 @@ class CliBackend:
     def update_job(self, job: Job, **fields: str) -> None:
         """``scontrol update JobId=``; one wrong field (an unknown node in ExcNodeList) fails all of them."""
         self._run("scontrol", "update", f"JobId={job.argument}", *(f"{key}={value}" for key, value in fields.items()))
+
+    # ---- reservations
+
+    def reservations(self) -> list[Reservation]:
+        """One RPC; as text, which every version prints (JSON came with 23.02)."""
+        text = str(self._run("scontrol", "show", "reservation"))
+        found = record.reservations_from_text(text)
+        if not found and "No reservations in the system" not in text:
+            raise SlurmUnavailable("scontrol show reservation printed none and did not say that there is none")
+        return found
+
+    def create_reservation(self, name: str, **fields: str) -> None:
+        """``scontrol create reservation``."""
+        words = (f"{key}={value}" for key, value in fields.items())
+        self._run("scontrol", "create", "reservation", f"ReservationName={name}", "StartTime=now", *words)
+
+    def update_reservation(self, name: str, **fields: str) -> None:
+        """22.05 knows no ``Nodes-=``, and takes an empty ``Nodes=`` for "choose one yourself": refused here."""
+        if fields.get("Nodes") == "":
+            raise ValueError(f"reservation {name}: an empty node list would make Slurm choose nodes itself")
+        self._run("scontrol", "update", f"ReservationName={name}", *(f"{k}={v}" for k, v in fields.items()))
+
+    def delete_reservation(self, name: str) -> None:
+        """``scontrol delete``."""
+        self._run("scontrol", "delete", f"ReservationName={name}")
 
 
 def _lacks_json(exc: Exception) -> bool:

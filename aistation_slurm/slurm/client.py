@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
-__all__ = ["Job", "Node", "SlurmClient"]
+__all__ = ["Job", "Node", "Reservation", "SlurmClient"]
 
 FINISHED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
@@ -28,6 +28,7 @@ class Job:
     priority: 0 is held, -1 is not told. requeue: what the job asked (``--no-requeue`` is False); None where not told.
     node_count: allocated, or, while PENDING, Slurm's own guess. min_nodes: the fewest it takes, 0 where not told (22.05's text
     of a started job); max_nodes: the most, told only while PENDING, else 0. cron: of scrontab, Slurm itself restarts it.
+    reservation: ReservationName, "" for none. tasks_per_node: ``--ntasks-per-node``, 0 where not asked.
     """
 
     job_id: int
@@ -64,6 +65,9 @@ class Job:
     gres_detail: tuple[str, ...] = ()
     std_out: str = ""
     cron: bool = False
+    reservation: str = ""
+    nice: int = 0
+    tasks_per_node: int = 0
 
     @property
     def argument(self) -> str:
@@ -93,6 +97,7 @@ class Node:
     """One node as the controller shows it now. ``reason`` is without the ``[user@time]`` that scontrol adds.
 
     hostname: NodeHostName, the host that runs its slurmd; the name is Slurm's own and may be another one.
+    features: the active ones.
     """
 
     name: str
@@ -108,6 +113,7 @@ class Node:
     gres: str = ""
     extra: str = ""
     hostname: str = ""
+    features: tuple[str, ...] = ()
 
     @property
     def drained(self) -> bool:
@@ -122,6 +128,18 @@ class Node:
     def schedulable(self) -> bool:
         """True where a new job may start now or when the present one ends."""
         return self.state in ("IDLE", "ALLOCATED", "MIXED") and not (self.flags & UNUSABLE)
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """One reservation. flags as scontrol prints them (``FLEX``, ``PURGE_COMP=00:01:00``)."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    start_time: Optional[int] = None
+    end_time: Optional[int] = None
+    flags: frozenset[str] = frozenset()
+    users: tuple[str, ...] = ()
 
 
 class SlurmClient(Protocol):
@@ -173,4 +191,20 @@ class SlurmClient(Protocol):
 
     def cluster_name(self) -> str:
         """ClusterName of slurm.conf."""
+        ...
+
+    def reservations(self) -> list[Reservation]:
+        """All reservations. An empty list means: truly none."""
+        ...
+
+    def create_reservation(self, name: str, **fields: str) -> None:
+        """``scontrol create reservation`` with these keys, from now on."""
+        ...
+
+    def update_reservation(self, name: str, **fields: str) -> None:
+        """``scontrol update ReservationName=``. Nodes is the whole new list, never empty."""
+        ...
+
+    def delete_reservation(self, name: str) -> None:
+        """SlurmRefused where a running job uses it, or where there is none of that name."""
         ...

@@ -80,6 +80,9 @@ class _JobRow(msgspec.Struct, gc=False):
     stdout_expanded: Any = None
     cron: Any = None
     flags: Any = None
+    resv_name: Any = None
+    nice: Any = None
+    tasks_per_node: Any = None
     tres_req_str: Any = None
 
 
@@ -97,6 +100,7 @@ class _NodeRow(msgspec.Struct, gc=False):
     extra: Any = None
     gres: Any = None
     hostname: Any = None
+    active_features: Any = None
 
 
 class _JobsReply(msgspec.Struct):
@@ -197,6 +201,12 @@ def _priority(row: _JobRow) -> int:
     return _at_least(0, row.priority, -1)
 
 
+def _nice(value: Any) -> int:
+    """22.05 prints a negative one as 32 bits without sign, and null for 0."""
+    found = value if type(value) is int else number(value) or 0
+    return found - 2**32 if found >= 2**31 else found
+
+
 # ---- records
 
 
@@ -263,6 +273,9 @@ def _job(job_id: int, row: _JobRow) -> Job:
         gres_detail=tuple(_text(item) for item in row.gres_detail) if isinstance(row.gres_detail, list) else (),
         std_out=_text(row.stdout_expanded) or _text(row.standard_output),
         cron=bool(_text(row.cron)) or "CRON_JOB" in _texts(row.flags),
+        reservation=_text(row.resv_name),
+        nice=_nice(row.nice),
+        tasks_per_node=_at_least(0, row.tasks_per_node, 0),
     )
 
 
@@ -291,6 +304,7 @@ def nodes_from_json(text: Union[str, bytes, bytearray], command: str = "sinfo --
             gres=_text(row.gres),
             extra=_text(row.extra),
             hostname=_text(row.hostname),
+            features=_texts(row.active_features),
         )
     return list(found.values())
 

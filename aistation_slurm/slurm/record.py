@@ -12,13 +12,20 @@ from datetime import datetime
 from typing import Optional
 
 from aistation_slurm.slurm import hostlist
-from aistation_slurm.slurm.client import Job, Node
+from aistation_slurm.slurm.client import Job, Node, Reservation
 from aistation_slurm.slurm.gres import tres_nodes
 from aistation_slurm.slurm.hostlist import HostlistError
 from aistation_slurm.slurm.node_comment import shown_comment
 from aistation_slurm.slurm.states import UNKNOWN, job_state, node_state
 
-__all__ = ["job_from_text", "jobs_from_text", "node_from_text", "nodes_from_text", "record_fields"]
+__all__ = [
+    "job_from_text",
+    "jobs_from_text",
+    "node_from_text",
+    "nodes_from_text",
+    "record_fields",
+    "reservations_from_text",
+]
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +184,9 @@ def _job(job_id: int, fields: dict[str, str], text: str) -> Job:
         gres_detail=_gres_detail(text, len(nodes)),
         std_out=fields.get("StdOut", ""),
         cron="CrontabSpec" in fields,
+        reservation=_null(fields.get("Reservation")),
+        nice=_int(fields.get("Nice")),
+        tasks_per_node=_int(fields.get("NtasksPerN:B:S:C")),
     )
 
 
@@ -228,4 +238,27 @@ def node_from_text(text: str) -> Node:
         gres=_null(fields.get("Gres")),
         extra=_null(fields.get("Extra")),
         hostname=fields.get("NodeHostName", ""),
+        features=_list(fields.get("ActiveFeatures")),
     )
+
+
+def reservations_from_text(text: str) -> list[Reservation]:
+    """Every record of ``scontrol show reservation``. Only operators choose what stands there."""
+    found = []
+    for part in _records(text, "ReservationName"):
+        fields = dict(word.partition("=")[::2] for word in part.split())
+        found.append(
+            Reservation(
+                name=fields["ReservationName"],
+                nodes=_nodes(fields.get("Nodes")),
+                start_time=_time(fields.get("StartTime")),
+                end_time=_time(fields.get("EndTime")),
+                flags=frozenset(_list(fields.get("Flags"))),
+                users=_list(fields.get("Users")),
+            )
+        )
+    return found
+
+
+def _list(text: Optional[str]) -> tuple[str, ...]:
+    return tuple(item for item in _null(text).split(",") if item)

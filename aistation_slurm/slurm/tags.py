@@ -23,6 +23,7 @@ __all__ = [
     "read_tag",
     "refusals_of",
     "tag_with",
+    "tag_without",
 ]
 
 _TAG = re.compile(r"\[ais ([^\]]*)\]")
@@ -60,6 +61,12 @@ def tag_with(admin_comment: str, changes: Mapping[str, str]) -> str:
     tag = "[ais " + " ".join(f"{key}={value}" for key, value in values.items()) + "]"
     rest = _TAG.sub("", admin_comment or "").strip()
     return f"{rest} {tag}" if rest else tag
+
+
+def tag_without(admin_comment: str, *keys: str) -> str:
+    """The AdminComment without these keys of our segment."""
+    left = {key: value for key, value in read_tag(admin_comment).items() if key not in keys}
+    return tag_with(_TAG.sub("", admin_comment or ""), left)
 
 
 def comment_with(comment: str, note: str) -> str:
