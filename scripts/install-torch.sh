@@ -17,7 +17,7 @@ die() { printf 'install-torch: %s\n' "$*" >&2; exit 1; }
 # the extra `torch` of pyproject.toml, as words
 wanted=$(sed -n 's/^torch = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '",')
 [ -n "$wanted" ] || die "pyproject.toml has no line 'torch = [...]' below [project.optional-dependencies]"
-"$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || die "$PYTHON is missing or has no venv. Install Python 3.10 or newer with it (Debian: python3-venv)."
+"$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || die "$PYTHON is missing or has no venv. Install Python 3.9 or newer with it (Debian: python3-venv)."
 
 mkdir -p .venv
 exec 9>.venv/torch.lock
