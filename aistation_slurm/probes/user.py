@@ -44,7 +44,7 @@ def of_process(pid: int, uid: int, proc: str = "/proc") -> Optional[Credentials]
         text = Path(f"{proc}/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    fields = dict(re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE))
+    fields = dict(re.findall(r"^(\w+):[ \t]*(.*)$", text, re.MULTILINE))
     uids, gids = fields.get("Uid", "").split(), fields.get("Gid", "").split()
     if len(uids) != 4 or set(uids) != {str(uid)} or len(gids) != 4 or len(set(gids)) != 1:
         return None
