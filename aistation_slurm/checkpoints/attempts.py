@@ -22,10 +22,12 @@ _TAIL_BYTES = 128 * 1024  # some 400 starts
 _STAMP_FILES = 64
 _TWICE = 2
 _INFRA = "infra"
+_INNOCENT = frozenset((_INFRA, "preempted", "requeued"))
+"""Ends that say nothing about the checkpoint: a fault of the machines, Slurm's own or a person's requeue."""
 
 
 class Given(NamedTuple):
-    """One attempt: the checkpoint it was given (path empty: none) and how it ended (infra, user, hang, unknown or "").
+    """One attempt: the checkpoint it was given (path empty: none) and how it ended (infra, user, hang, ... or "").
 
     stamp: of the checkpoint's files when it was given, 0 not known. time: unix seconds of the start.
     """
@@ -71,7 +73,7 @@ def stamp(path: str) -> int:
         folder = pending.pop(0)
         try:
             names = sorted(os.listdir(folder))
-        except OSError:  # a checkpoint of one file
+        except (OSError, ValueError):  # a checkpoint of one file
             continue
         for name in names[:left]:
             child = f"{folder}/{name}"
@@ -85,7 +87,7 @@ def stamp(path: str) -> int:
 def _changed(path: str) -> int:
     try:
         return os.stat(path).st_mtime_ns
-    except OSError:
+    except (OSError, ValueError):  # a record may name what no path can be
         return 0
 
 
@@ -137,7 +139,7 @@ def failed_twice(given: Sequence[Given], most: int = 16) -> dict[str, int]:
     for one in given:
         for key in [key for key, older in known.items() if _newer(one, older)]:
             del known[key], counts[key]
-        if one.path and one.ended != _INFRA:
+        if one.path and one.ended not in _INNOCENT:
             key = (one.path, one.stamp)
             counts[key] = counts.get(key, 0) + 1
             known[key] = one

@@ -97,16 +97,19 @@ class StartUp:
         """
         try:
             return self._answer()
+        except CheckpointError as exc:
+            self.chosen, self.verdict = None, "busy" if isinstance(exc, Busy) else "unusable"
+            if self.verdict == "unusable" and self.start.in_any_case:
+                self._enter_in_any_case()
+            raise
+
+    def _enter_in_any_case(self) -> None:
+        """TaskProlog starts the job from the beginning, and it writes to the directory all the same."""
+        try:
+            self.verdict = "fresh"
+            self._enter()
         except Busy:
             self.verdict = "busy"
-            raise
-        except CheckpointError:
-            self.verdict = "fresh" if self.start.in_any_case else "unusable"
-            if (
-                self.start.in_any_case
-            ):  # TaskProlog starts it from the beginning: it writes to the directory all the same
-                self.chosen = None
-                self._enter()
             raise
 
     def _answer(self) -> list[str]:
