@@ -21,10 +21,12 @@ from tests.cluster.torture.site import Site
 from tests.cluster.torture.troubles import TROUBLES
 
 LOOK_S = 0.5
-ACTIVE_JOBS = 4
+ACTIVE_JOBS = 5
 ROUND_S = (2.0, 9.0)
 SETTLED_S = 75.0
 """A failure may be found to be a node's fault up to a minute later."""
+LAUNCH_S = 25.0
+"""A script starts at most this long after the allocation; the wait for slurmctld's return included."""
 END_S = 240.0
 """For everything to come to rest, Slurm's own 121 s delay of a requeued job included."""
 
@@ -170,6 +172,24 @@ class Campaign:
         for row in rows:
             if row["job_id"] in self.history.jobs:
                 self.history.jobs[row["job_id"]].see(row, now)
+                self._mind_launch(self.history.jobs[row["job_id"]])
+
+    def _mind_launch(self, job: Watched) -> None:
+        """Requeue, as an administrator would, what Slurm itself forgot to launch.
+
+        Where 22.05's slurmctld is restarted in the second in which a job's prologs end, it waits for ever for their end: the
+        job is RUNNING, and its script is never started.
+        """
+        attempts = self.history.attempts_of(job.job_id)
+        if job.state != "RUNNING" or not attempts or time.time() < attempts[-1].began + LAUNCH_S:
+            return
+        ledger = workload.read_ledger(self.site, job.job_id)
+        if any(line.time >= attempts[-1].began - 1 for line in ledger):
+            return
+        if self.site.try_run("scontrol", "requeue", str(job.job_id))[0]:
+            self.do(Deed(self.round, time.time(), "never launched", job=job.job_id)).until = time.time()
+            for wait in (4.0, 9.0):
+                self.later(wait, lambda: self.start_now(job))
 
     def _read_controller_log(self) -> None:
         text = self.site.logs("slurmctld")[self._log_read :]

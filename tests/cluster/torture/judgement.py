@@ -12,6 +12,8 @@ from tests.cluster.torture.workload import Line
 
 SLACK_S = 6.0
 """Between what happens and what is seen of it: a look of ours, and a poll of the agent's that is under way."""
+ENDING = ("requeue", "cancel", "never launched")
+"""What is done to a job and ends an attempt of it."""
 LIMIT = 10
 """watchdog.max_restarts of the configuration."""
 
@@ -85,9 +87,7 @@ def explains(deed: Deed, attempt: Attempt, watched: Watched, ledger: Sequence[Li
     if deed.harmless or deed.time > end + SLACK_S or (deed.until is not None and deed.until < attempt.began - SLACK_S):
         return False
     if deed.job:
-        return (
-            deed.job == attempt.job_id and deed.kind in ("requeue", "cancel") and deed.time >= attempt.began - SLACK_S
-        )
+        return deed.job == attempt.job_id and deed.kind in ENDING and deed.time >= attempt.began - SLACK_S
     if deed.node not in attempt.nodes:
         return False
     held = gpus_held(attempt, deed.node, ledger)

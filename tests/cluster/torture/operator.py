@@ -11,6 +11,8 @@ from typing import Any, Optional
 from tests.cluster.torture.history import Deed, History
 from tests.cluster.torture.site import Site
 
+REPAIR_S = 12.0
+"""A repair takes longer than the watchdog needs to see the drain: once a node is given back, Slurm no longer tells of it."""
 PATIENCE_S = 25.0
 """A sick node is taken out of service by a reboot after this long, whoever still runs there."""
 OUT_OF_SERVICE = ("DOWN", "FAIL")
@@ -73,7 +75,7 @@ class Operator:
                 self._next(care, "return")
             return
         idle = shown is not None and "DRAIN" in shown["flags"] and shown["state"] == "IDLE"
-        if not idle and now < care.since + PATIENCE_S:
+        if now < care.since + (REPAIR_S if idle else PATIENCE_S):
             return
         if care.reboot or not idle:
             self.cut_power(care.node, 0.0)

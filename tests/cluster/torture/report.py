@@ -59,6 +59,8 @@ def tell(campaign: Campaign, violation: Violation) -> str:
     lines.append("-- watchdog's log")
     lines += _tail(site.logs("watchdog"), f"job {violation.job}:" if violation.job else "", 40)
     for node in sorted(nodes):
+        lines.append(f"-- slurmd of {node}")
+        lines += _tail(site.logs(f"slurmd.{node}"), "", 25)
         lines.append(f"-- agent of {node}")
         lines += _tail(site.logs(f"agent.{node}"), "", 25)
     return "\n".join(lines)

@@ -16,8 +16,13 @@ BROKEN = "broken"
 _BATCH = """#!/bin/bash
 say() {{ printf '%s %s %s %s\\n' "$EPOCHREALTIME" "${{SLURM_RESTART_COUNT:-0}}" "$1" "$2" >>/shared/ledger/$SLURM_JOB_ID; }}
 say start "$SLURM_JOB_NODELIST"
-srun --kill-on-bad-exit=1 /shared/ledger/task {steps} {fail_at} {crashes}
-code=$?
+for again in 1 2 3 4 5 6 7 8; do  # srun gives up where slurmctld is away, before any task has begun
+    srun --kill-on-bad-exit=1 /shared/ledger/task {steps} {fail_at} {crashes}
+    code=$?
+    [ $code = 0 ] && break
+    grep -q " ${{SLURM_RESTART_COUNT:-0}} task " /shared/ledger/$SLURM_JOB_ID && break
+    sleep 1
+done
 say end $code
 exit $code
 """
