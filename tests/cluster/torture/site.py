@@ -81,11 +81,11 @@ class Site(Cluster):
         assert self._page is not None
         struct.pack_into("<q", self._page, 8, calls)
 
-    def start_watchdog(self) -> None:
+    def start_watchdog(self, host: str = "") -> None:
         argv = ["aistation", "watchdog", "run"]
         if self._page is not None:
             argv = ["env", f"LD_PRELOAD={_INSIDE}/shim.so", f"TORTURE_PAGE={_INSIDE}/page", *argv]
-        self.start_service("watchdog", CONTROLLER, argv, "slurm")
+        self.start_service("watchdog", host or CONTROLLER, argv, "slurm")
 
     def ended(self, service: str) -> int | None:
         """Return code of a daemon that has ended; negative for a signal, None while it runs."""
