@@ -100,6 +100,9 @@ class Primary:
         self._next_look = 0.0
         self.state = "not known yet which controller is in control"
         """For people: why it acts, or why it does not."""
+        self.detour_s = 0.0
+        """What every request takes longer now, since the controllers before this host do not answer: Slurm's commands
+        try each of them first, for TCPTimeout (2 s) where the host is off. An answer is that much younger than it seems."""
 
     def acts(self, max_age_s: float = ACTING_LOOK_S) -> bool:
         """True where this host's watchdog may act, by an answer at most this old (of a no: STANDBY_LOOK_S).
@@ -119,23 +122,34 @@ class Primary:
     # ---- asking
 
     def _look(self) -> None:
+        asked = self._clock.monotonic()
         try:
             controllers = read_controllers(self._scontrol("ping"))
+            took_s = self._clock.monotonic() - asked
             turn = turn_of(controllers, self._names)
             if turn is Turn.CANDIDATE and self._turn is not Turn.CANDIDATE:
                 # once: as long as none before it comes back, it keeps the control that it has
-                controllers = read_controllers(self._scontrol("show", "config"))
-                turn = turn_of(controllers, self._names)
+                turn, controllers = self._proof(controllers)
         except SlurmUnavailable as exc:
             self._settle_unknown(str(exc))
             return
         if turn is Turn.UNKNOWN:
             down = ", ".join(one.host for one in controllers if not one.up)
-            self._settle_unknown(f"{down} does not answer" if down else "scontrol printed no controller")
+            why = f"{down} does not answer, and this host is not in control yet" if down else "scontrol named none"
+            self._settle_unknown(why)
             return
         acts = turn in (Turn.ALONE, Turn.FIRST, Turn.CANDIDATE)
         pause_s = ALONE_LOOK_S if turn is Turn.ALONE else ACTING_LOOK_S if acts else STANDBY_LOOK_S
+        self.detour_s = took_s if turn is Turn.CANDIDATE else 0.0
         self._settle(turn, acts, pause_s, self._words(turn, controllers))
+
+    def _proof(self, controllers: tuple[Controller, ...]) -> tuple[Turn, tuple[Controller, ...]]:
+        """A request that only a slurmctld in control answers, and who was there right after it."""
+        try:
+            controllers = read_controllers(self._scontrol("show", "config"))
+        except SlurmUnavailable:
+            return Turn.UNKNOWN, controllers
+        return turn_of(controllers, self._names), controllers
 
     def _settle_unknown(self, why: str) -> None:
         """One controller stays one controller while it does not answer; of several, not to act is right."""

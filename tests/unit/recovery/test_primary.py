@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Union
 
@@ -45,8 +45,10 @@ class Scontrol:
         self.ping = ping
         self.config = config or SlurmUnavailable("scontrol did not answer within 10 s")
         self.asked: list[str] = []
+        self.takes: Callable[[], None] = lambda: None
 
     def run(self, argv: Sequence[str], *, timeout_s: float, conf: str = "") -> str:
+        self.takes()
         assert (argv[0], timeout_s, conf) == ("/usr/bin/scontrol", 10.0, "")
         words = " ".join(argv[1:])
         self.asked.append(words)
@@ -135,6 +137,7 @@ def test_a_backup_in_standby_does_not_act_while_the_primary_restarts(clock: Fake
         assert not backup.acts()
         clock.sleep(STANDBY_LOOK_S)
     assert "show config" in scontrol.asked
+    assert backup.state.endswith("ctl1 does not answer, and this host is not in control yet")
     scontrol.ping = BOTH
     clock.sleep(STANDBY_LOOK_S)
     assert not backup.acts()
@@ -161,6 +164,19 @@ def test_a_take_over_and_back(clock: FakeClock) -> None:
     assert backup.acts()
     clock.sleep(FRESH_S + 1)
     assert not backup.acts(FRESH_S)
+
+
+def test_the_time_that_a_host_without_power_costs(clock: FakeClock) -> None:
+    scontrol = Scontrol(FIRST_DOWN, CONFIG)
+    scontrol.takes = lambda: clock.sleep(2.0)
+    backup = primary(scontrol, "ctl2", clock)
+    assert backup.acts()
+    assert backup.detour_s == 2.0
+    scontrol.ping, scontrol.takes = BOTH, lambda: clock.sleep(3.0)
+    assert not primary(scontrol, "ctl2", clock).detour_s
+    first = primary(scontrol, "ctl1", clock)
+    assert first.acts()
+    assert first.detour_s == 0.0  # a slow controller is no detour
 
 
 @pytest.mark.parametrize(
