@@ -27,7 +27,7 @@ from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.requeue import Attempt, RequeuedAttempts, requeue_attempt
 from aistation_slurm.probes.child import process_state
 from aistation_slurm.probes.gpu_activity import GpuLoad, read_loads
-from aistation_slurm.probes.host import boot_id, node_name
+from aistation_slurm.probes.host import boot_id
 from aistation_slurm.probes.progress import read_written
 from aistation_slurm.probes.user import Credentials, of_process
 from aistation_slurm.slurm.client import SlurmClient
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 CHECK = "job.hang"
 """How the requeue is noted for the watchdog: its own cause, no node's fault."""
 RETRY_S = 5.0
+MAX_OUTPUTS = 128
+"""Processes whose stdout and stderr are looked at; those of the batch script come first."""
 SCAN_SHARE = 20
 """A slow directory is looked at again only after this many times the seconds that the look took."""
 
@@ -189,7 +191,11 @@ class HangWatch:
             known.blocked = (0, 0)
         began = self.monotonic()
         written, child = read_written(
-            known.shown.outputs, known.record.ckpt_dir, known.user, self.config.hang.read_deadline_s
+            known.shown.outputs,
+            known.record.ckpt_dir,
+            known.user,
+            self.config.hang.read_deadline_s,
+            [process.pid for process in processes.all[:MAX_OUTPUTS]],
         )
         took = self.monotonic() - began
         known.next_at = self.monotonic() + SCAN_SHARE * took if took > 1.0 else 0.0
@@ -236,7 +242,7 @@ class HangWatch:
         log.warning("job %s seems to hang: %s", now.job.argument, verdict.evidence)
         heading = [
             f"AIStation: job {now.job.argument} made no progress and is requeued unless it goes on.",
-            f"Time: {time.strftime('%Y-%m-%d %H:%M:%S %z')}. Attempt: {now.job.restart_cnt}. Node: {node_name()}.",
+            f"Time: {time.strftime('%Y-%m-%d %H:%M:%S %z')}. Attempt: {now.job.restart_cnt}. Node: {now.batch_host}.",
             f"Why: {verdict.evidence}.",
             *self._gpu_lines(known),
         ]
@@ -245,9 +251,9 @@ class HangWatch:
         settings, slurm = self.config.hang, self.config.slurm
 
         def elsewhere(seconds: float) -> str:
-            return ask_others(slurm, settings, known.record.job_id, node_name(), others, seconds)
+            return ask_others(slurm, settings, known.record.job_id, now.batch_host, others, seconds)
 
-        ask = elsewhere if others > 0 and settings.other_nodes else None
+        ask = elsewhere if others > 0 and now.batch_host and settings.other_nodes else None
         kept = keep_stacks(settings, known.user, now.work_dir, name, heading, processes.all, ask)
         log.warning("job %s: stacks of its processes: %s %s", now.job.argument, kept.path or "none", kept.why)
         again = self._judge(known, processes)

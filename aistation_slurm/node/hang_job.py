@@ -23,11 +23,12 @@ Runner = Callable[..., str]
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """The paths are the user's words: only ever used as the user. hang_min: None where no tag of job_submit's says."""
+    """Paths and names are only ever used as the user, who may have forged them. hang_min: None without a tag of job_submit's."""
 
     job: Job
     outputs: tuple[str, ...]
     work_dir: str
+    batch_host: str
     hang_min: Optional[int]
 
     def runs_as(self, before: WatchedJob) -> bool:
@@ -60,5 +61,6 @@ def show_job(settings: Slurm, job_id: int, runner: Runner = command.run) -> Opti
         job=job,
         outputs=tuple(dict.fromkeys(path for path in paths if path.startswith("/"))),
         work_dir=fields.get("WorkDir", ""),
+        batch_host=fields.get("BatchHost", ""),
         hang_min=(int(hang) if hang.isdigit() else 0) if tags.managed(job.admin_comment) else None,
     )

@@ -76,6 +76,10 @@ def main(arguments: Sequence[str]) -> int:
     processes = [process for process in found.all if process.pid not in own] if found else []
     py_spy = find_py_spy(Hang(py_spy=arguments[3] if len(arguments) > 3 else ""))
     parts = [f"==== {node_name()}\n"]
+    if not processes:
+        parts.append(
+            "No process of the job is to be seen here; /proc may hide root's (hidepid), and with them which they are.\n"
+        )
     for process in [p for p in processes if p.python][:MAX_DUMPS] if py_spy else ():
         parts.append(dump(py_spy, process, deadline))
     parts += [kernel_facts(process) for process in processes[:MAX_PROCESSES]]

@@ -51,9 +51,12 @@ class Written:
 
 
 def read_written(
-    outputs: Sequence[str], checkpoint_dir: str, user: Credentials, deadline_s: float
+    outputs: Sequence[str], checkpoint_dir: str, user: Credentials, deadline_s: float, pids: Sequence[int] = ()
 ) -> tuple[Written, ChildResult]:
-    """Never later than the deadline. A file system that does not answer makes both sources ``unknown``."""
+    """Never later than the deadline. A file system that does not answer makes both sources ``unknown``.
+
+    pids: processes of the job, whose stdout and stderr count too, since scripts send them to files of their own.
+    """
 
     def body(step: Step) -> dict[str, Any]:
         step(f"becoming uid {user.uid}")
@@ -61,7 +64,7 @@ def read_written(
         answer: dict[str, Any] = {}
         for name in ("output", "checkpoint"):
             try:
-                found = scan_outputs(outputs, step) if name == "output" else scan_folder(checkpoint_dir, step)
+                found = scan_outputs(outputs, step, pids) if name == "output" else scan_folder(checkpoint_dir, step)
                 answer[name] = msgspec.to_builtins(found)
             except OSError as exc:
                 answer[name] = msgspec.to_builtins(Source("unknown"))
@@ -74,21 +77,30 @@ def read_written(
     return msgspec.convert(result.value, Written), result
 
 
-def scan_outputs(paths: Sequence[str], step: Step = lambda _: None) -> Source:
-    """The job's stdout and stderr files; what is no regular file, missing or empty is nothing to judge by.
+def scan_outputs(paths: Sequence[str], step: Step = lambda _: None, pids: Sequence[int] = ()) -> Source:
+    """Files that stdout and stderr go to; what is no regular file, missing or empty is nothing to judge by.
 
-    Raises OSError where a file cannot be looked at.
+    Raises OSError where one of ``paths`` cannot be looked at.
     """
-    newest = entries = size = 0
-    for path in dict.fromkeys(paths):
+    found: dict[tuple[int, int], os.stat_result] = {}
+    for path in paths:
         step(f"stat {path}")
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        if stat.S_ISREG(found.st_mode) and found.st_size:
-            newest, entries, size = max(newest, found.st_mtime_ns), entries + 1, size + found.st_size
-    return Source("present" if entries else "absent", newest, entries, size)
+        found[status.st_dev, status.st_ino] = status
+    for pid in pids:
+        for number in (1, 2):
+            step(f"stat of output {number} of process {pid}")
+            try:
+                status = os.stat(f"/proc/{pid}/fd/{number}")
+            except OSError:
+                continue  # it has ended, or runs as somebody else
+            found[status.st_dev, status.st_ino] = status
+    files = [status for status in found.values() if stat.S_ISREG(status.st_mode) and status.st_size]
+    newest = max((status.st_mtime_ns for status in files), default=0)
+    return Source("present" if files else "absent", newest, len(files), sum(status.st_size for status in files))
 
 
 def scan_folder(root: str, step: Step = lambda _: None) -> Source:

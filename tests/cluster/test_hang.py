@@ -28,6 +28,11 @@ echo start
 mkdir -p checkpoints
 for i in $(seq 600); do mkdir -p checkpoints/step-$i; echo $i >checkpoints/step-$i/weights; sleep 1; done
 """
+# Sends its output to a file that Slurm does not know of.
+LOGS = """#!/bin/bash
+exec >train.log 2>&1
+for i in $(seq 600); do echo step $i; sleep 1; done
+"""
 # In the place of py-spy, which is not among what the tests install: says of which process, and as whom.
 PY_SPY = """#!/bin/sh
 echo "$1 of process $3 as uid $(id -u)"
@@ -90,17 +95,21 @@ def test_a_hung_job_is_requeued_once_and_its_stacks_are_kept(cluster: Cluster) -
     comment = cluster.show_job(job_id)["AdminComment"]
     assert f"fault=job.hang@{cluster.names[0]}@" in comment
     assert not any("DRAIN" in cluster.node(name)["flags"] for name in cluster.names)
+    cluster.wait_job(job_id, "COMPLETED", timeout=90)
     assert agents(cluster).count(f"job {job_id} requeued") == 1
+    assert cluster.show_job(job_id)["ExcNodeList"] == "(null)"
 
 
-def test_a_job_that_saves_and_one_that_is_suspended_are_left_alone(cluster: Cluster) -> None:
+def test_jobs_that_save_log_or_are_suspended_are_left_alone(cluster: Cluster) -> None:
     saves = submit(cluster, SAVES, "--nodes=1", "--gpus-per-node=1", "--ais-ckpt-dir=checkpoints", timeout_s=20)
+    logs = submit(cluster, LOGS, "--nodes=1", "--gpus-per-node=1", timeout_s=20)
     suspended = submit(cluster, HANGS, "--nodes=1", "--gpus-per-node=1", timeout_s=30)
-    for job_id in (saves, suspended):
+    for job_id in (saves, logs, suspended):
         cluster.wait_job(job_id, "RUNNING", timeout=60)
     cluster.run(["scontrol", "suspend", str(suspended)])
     hangs = submit(cluster, HANGS, "--nodes=1", "--gpus-per-node=1", timeout_s=30)
     cluster.wait_for(lambda: restarts(cluster, hangs) == 1, 150, "the other job is found hung")
-    assert [cluster.show_job(job_id)["JobState"] for job_id in (saves, suspended)] == ["RUNNING", "SUSPENDED"]
-    assert [restarts(cluster, job_id) for job_id in (saves, suspended)] == [0, 0]
-    assert stacks(cluster, saves) + stacks(cluster, suspended) == []
+    alone = (saves, logs, suspended)
+    assert [cluster.show_job(job_id)["JobState"] for job_id in alone] == ["RUNNING", "RUNNING", "SUSPENDED"]
+    assert [restarts(cluster, job_id) for job_id in alone] == [0, 0, 0]
+    assert [stacks(cluster, job_id) for job_id in alone] == [[], [], []]

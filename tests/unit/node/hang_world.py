@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import IO, Optional
 
 import pytest
 
@@ -44,8 +45,12 @@ class UserWorld:
         os.chown(self.work, UID, GID)
         self.output = self.work / "slurm-7.out"
         self.user_file(self.output, "step 1\n")
+        self.sleeper = self.start_process()
+
+    def start_process(self, stdout: Optional[IO[str]] = None) -> subprocess.Popen[bytes]:
+        """A process of the user's; the caller ends it."""
         extra: dict[str, object] = {"user": UID, "group": GID, "extra_groups": [GID]} if os.geteuid() == 0 else {}
-        self.sleeper = subprocess.Popen(["sleep", "600"], cwd="/", **extra)  # type: ignore[call-overload]
+        return subprocess.Popen(["sleep", "600"], cwd="/", stdout=stdout, **extra)  # type: ignore[call-overload,no-any-return]
 
     def close(self) -> None:
         self.sleeper.kill()

@@ -16,7 +16,7 @@ from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.node import hang as hang_module
 from aistation_slurm.node import jobs
 from aistation_slurm.node.hang import HangWatch
-from aistation_slurm.node.hang_processes import JobProcesses
+from aistation_slurm.node.hang_processes import JobProcesses, Process
 from aistation_slurm.node.jobs import JobRecord
 from aistation_slurm.node.requeue import RequeuedAttempts
 from tests.unit.node.fake_slurm import FakeSlurm, job
@@ -115,6 +115,21 @@ def test_output_keeps_it_from_being_suspect(site: Site) -> None:
         site.pass_time(300)
     assert site.requeued == []
     assert site.asked == 1
+
+
+def test_output_sent_to_a_file_of_its_own_keeps_it_from_being_suspect(site: Site) -> None:
+    log = site.world.user_file(site.world.work / "train.log", "")
+    with log.open("a") as file:
+        other = site.world.start_process(stdout=file)
+    try:
+        site.running = {7: JobProcesses(site.world.processes().batch, (Process(other.pid, "sleep", "S"),))}
+        for _ in range(6):
+            log.write_text(log.read_text() + "step\n")
+            site.pass_time(300)
+        assert site.requeued == []
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_checkpoints_keep_it_from_being_suspect(site: Site) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,6 +100,24 @@ def test_outputs(tmp_path: Path) -> None:
     assert (first.state, first.entries, first.size) == ("present", 1, 5)
     write(err, 1, 50)
     assert scan_outputs([str(out), str(err)]) != first
+
+
+def test_where_the_processes_write_counts_as_output(tmp_path: Path) -> None:
+    """``python train.py >train.log`` leaves Slurm's own file silent."""
+    slurms, own = tmp_path / "slurm-7.out", tmp_path / "train.log"
+    write(slurms, 5, 100)
+    with own.open("ab") as log:
+        process = subprocess.Popen(["sleep", "600"], stdout=log, stderr=subprocess.DEVNULL)
+    try:
+        before = scan_outputs([str(slurms)], pids=[process.pid])
+        write(own, 7, 100)
+        after = scan_outputs([str(slurms)], pids=[process.pid, process.pid])
+    finally:
+        process.kill()
+        process.wait()
+    assert (before.entries, before.size) == (1, 5), "an empty file is nothing to judge by"
+    assert (after.entries, after.size) == (2, 12)
+    assert scan_outputs([str(slurms)], pids=[process.pid]) == before, "a process that has ended is passed over"
 
 
 # ---- as the user
