@@ -1,7 +1,7 @@
 """What the suite asks of Slurm, as one protocol, and the two records that come back.
 
 Backends: :mod:`aistation_slurm.slurm.cli_backend` (Slurm's commands) and :mod:`aistation_slurm.slurm.pyslurm_backend`;
-tests/contract holds for each of them. All times are unix seconds; None means "not set".
+tests/cluster/test_client_contract.py holds for each. All times are unix seconds; None means "not set".
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Job:
     reservation: str = ""
     nice: int = 0
     tasks_per_node: int = 0
+    cpus_per_task: int = 1
 
     @property
     def argument(self) -> str:
