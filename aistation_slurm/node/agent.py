@@ -238,7 +238,7 @@ class Agent:
         if self.report is not None:
             # before the first complete look nothing is known of this node; that look will see the message too
             urgent = kernel_findings(self.report, history.events(self.config))
-            self._react(self.report, urgent, complete=False)
+            self._reaction_of(self.report).see(fatal(urgent), complete=False)
         self._look_now.set()
 
     def _take(self, report: NodeReport) -> None:
@@ -255,15 +255,16 @@ class Agent:
             notify("READY=1")
             log.info("%s: %s", report.node, report.status.value)
         self._watch_idle_memory(report)
+        reaction = self._reaction_of(report)  # before what settling notes, so that it is seen as news
         self._settle_refusals()
-        self._react(report, report.findings, complete=conclusive(report))
+        reaction.see(fatal(report.findings), complete=conclusive(report))
 
-    def _react(self, report: NodeReport, findings: Sequence[Finding], *, complete: bool) -> None:
+    def _reaction_of(self, report: NodeReport) -> Reaction:
         if self.reaction is None:
             self.reaction = Reaction(
                 self.config, report.node, report.boot_id, self.client, self._gres_of, own_name=self._certain_name
             )
-        self.reaction.see(fatal(findings), complete=complete)
+        return self.reaction
 
     def _settle_refusals(self) -> None:
         """Before the reaction: it then finds its own reason on the node, where the gate could not set it."""

@@ -71,7 +71,7 @@ class OwnName:
             raise SlurmRefused(f"{what} NodeHostName={self.host}, so nothing is drained from here; {HOW_TO_SAY}")
         self._found = (found[0], self.now())
         try:
-            write_file(self.path, f"{boot_id() or '-'} {self.host} {found[0]} {self._found[1]:.0f}\n".encode())
+            write_file(self.path, f"{boot_id() or '-'} {self.host} {found[0]} {int(self._found[1])}\n".encode())
         except OSError:
             pass  # asked again by the next process
         return found[0]

@@ -95,15 +95,14 @@ class Reaction:
             # the kernel says it again: of a drained node, or of one that was given back and is not well
             self._return_at = min(self._return_at, self.monotonic() + AGAIN_S)
         known = self.acted | self.unseen
-        new = [f for f in findings if (f.check, f.subject) not in known]
         again = [f for f in findings if (f.check, f.subject) in (known if complete and self._first else noted)]
-        if new:
+        if present - known:
             waiting = self.pending.findings if self.pending else ()
-            reason = drain_reason((waiting or tuple(new))[0], node=self.node, boot_id=self.boot_id)
-            had = {(w.check, w.subject) for w in waiting}
-            pushed_by_nobody = [f for f in findings if (f.check, f.subject) in noted]
-            add = tuple(f for f in [*new, *pushed_by_nobody] if (f.check, f.subject) not in had)
+            had = {(f.check, f.subject) for f in waiting}
+            # those noted by others too: their jobs were pushed by nobody
+            add = tuple(f for f in findings if (f.check, f.subject) not in (known - noted) | had)
             if add:
+                reason = drain_reason((waiting + add)[0], node=self.node, boot_id=self.boot_id)
                 before = self.pending or _Pending((), reason)
                 self.pending = _Pending(waiting + add, reason, before.drained, before.told, before.unseen)
                 self.retry_at = 0.0

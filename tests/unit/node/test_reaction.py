@@ -3,26 +3,15 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Optional
 
 import pytest
 
 from aistation_slurm.findings import Finding
-from aistation_slurm.node import acted, history, jobs
-from aistation_slurm.node.drain import drain_for
+from aistation_slurm.node import acted, jobs
 from aistation_slurm.node.jobs import JobRecord
-from aistation_slurm.node.reaction import Reaction
-from tests.cluster.faults import xid
 from tests.unit.node.fake_slurm import FakeSlurm, job
+from tests.unit.node.reaction_run import Clock, reaction
 from tests.unit.node.sim import SimNode
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -33,15 +22,6 @@ def clock() -> Clock:
 @pytest.fixture
 def node(tmp_path: Path) -> SimNode:
     return SimNode(tmp_path)
-
-
-def reaction(node: SimNode, slurm: FakeSlurm, clock: Clock) -> Reaction:
-    slots = {g.pci: g.slot for g in node.hardware.gpus}
-
-    def gres_of(device: str) -> Optional[int]:
-        return slots.get(device)
-
-    return Reaction(node.config, "gpu1", "boot", slurm, gres_of, clock)
 
 
 def test_drain_first_then_requeue(node: SimNode, clock: Clock) -> None:
@@ -175,9 +155,35 @@ def test_an_older_drain_of_ours_does_not_tell_of_a_new_fault(node: SimNode, cloc
     assert slurm.made("update") == ["update 7 [ais resume=auto max=3 fault=gpu.lost@gpu1@1000]"]
 
 
-def test_a_fault_of_the_whole_node_concerns_every_job(node: SimNode, clock: Clock) -> None:
+def test_a_job_without_gpus_goes_on_when_a_gpu_is_lost(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job(7), job(8), job(9, gres_detail=("",)))
+    jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset(), "auto", 1.0))
+    jobs.write(str(node.run), JobRecord(8, 20001, 0, frozenset({3}), "auto", 1.0))
+    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.made("requeue") == ["requeue 8"]
+
+
+def test_a_lost_gpu_of_unknown_index_concerns_every_job_with_gpus(node: SimNode, clock: Clock) -> None:
     slurm = FakeSlurm(job(7), job(8))
+    jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset(), "auto", 1.0))
+    jobs.write(str(node.run), JobRecord(8, 20001, 0, frozenset({0}), "auto", 1.0))
+    unknown = Finding("gpu.lost", node.finding("x", 0).status, "GPU 0000:ff:00", "gone", device="0000:ff:00.0")
+    reaction(node, slurm, clock).see([unknown], complete=True)
+    assert slurm.made("requeue") == ["requeue 8"]
+
+
+def test_a_fault_that_is_no_gpus_concerns_every_job(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job(7))
+    jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset(), "auto", 1.0))
+    memory = Finding("host.memory", node.finding("x", 0).status, "memory", "1 % available")
+    reaction(node, slurm, clock).see([memory], complete=True)
+    assert slurm.made("requeue") == ["requeue 7"]
+
+
+def test_a_hung_driver_concerns_every_job_with_gpus(node: SimNode, clock: Clock) -> None:
+    slurm = FakeSlurm(job(7), job(8), job(9))
     jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset({0, 1}), "auto", 1.0))
+    jobs.write(str(node.run), JobRecord(9, 20001, 0, frozenset(), "auto", 1.0))
     hang = Finding("gpu.driver_hang", node.finding("x", 0).status, "NVIDIA driver", "blocked for 40 s")
     reaction(node, slurm, clock).see([hang], complete=True)
     assert sorted(slurm.made("requeue")) == ["requeue 7", "requeue 8"]
@@ -233,110 +239,3 @@ def test_more_findings_while_waiting_do_not_change_the_reason(node: SimNode, clo
     assert acted.read(str(node.run)) == {
         (f.check, f.subject) for f in (node.finding("gpu.xid", 2), node.finding("gpu.lost", 1))
     }
-
-
-def test_a_node_given_back_starts_with_a_clean_kernel_log(node: SimNode, clock: Clock) -> None:
-    node.inject(xid(2, 64))
-    slurm = FakeSlurm()
-    react = reaction(node, slurm, clock)
-    react.see([node.finding("gpu.xid", 2)], complete=True)
-    assert [e.xid for e in history.events(node.config)] == [64]
-    clock.now += 60
-    react.watch_for_return()
-    assert [e.xid for e in history.events(node.config)] == [64], "it is still drained"
-    slurm.set_node("gpu1", "")
-    clock.now += 60
-    react.watch_for_return()
-    assert history.events(node.config) == []
-    node.inject(xid(2, 95))
-    assert [e.xid for e in history.events(node.config)] == [95]
-    react.see([node.finding("gpu.xid", 2)], complete=True)
-    assert len(slurm.made("drain")) == 2
-
-
-def test_the_same_fault_again_after_a_node_came_back_is_a_new_one(node: SimNode, clock: Clock) -> None:
-    """Given back without a repair, the GPU fails again before anyone has looked whether the node is back."""
-    slurm = FakeSlurm(job())
-    react = reaction(node, slurm, clock)
-    node.inject(xid(2, 95))
-    react.see([node.finding("gpu.xid", 2)], complete=True)
-    slurm.set_node("gpu1", "")
-    clock.now += 1
-    node.inject(xid(2, 95))
-    react.see([node.finding("gpu.xid", 2)], complete=False)
-    clock.now += 5
-    react.watch_for_return()
-    assert len(history.events(node.config)) == 1
-    react.see([node.finding("gpu.xid", 2)], complete=True)
-    assert len(slurm.made("drain")) == 2
-
-
-def test_a_lost_gpu_that_only_the_log_tells_of_can_be_lost_again(node: SimNode, clock: Clock) -> None:
-    slurm = FakeSlurm()
-    react = reaction(node, slurm, clock)
-    node.inject(xid(2, 79))
-    react.see([node.finding("gpu.lost", 2)], complete=True)
-    slurm.set_node("gpu1", "")
-    node.inject(xid(2, 79))
-    clock.now += 60
-    react.watch_for_return()
-    react.see([node.finding("gpu.lost", 2)], complete=True)
-    assert len(slurm.made("drain")) == 2
-
-
-@pytest.mark.parametrize("reason", ["swap a cable, bob", "ais:fabric.rate mlx5_1/1 200 Gb/s [123456]"])
-def test_a_fault_under_another_drain_is_drained_for_when_the_node_comes_back(
-    node: SimNode, clock: Clock, reason: str
-) -> None:
-    """Whoever gives it back knows of the cable and not of the GPU."""
-    slurm = FakeSlurm()
-    slurm.set_node("gpu1", reason)
-    react = reaction(node, slurm, clock)
-    node.inject(xid(2, 95))
-    for _ in range(3):
-        react.see([node.finding("gpu.xid", 2)], complete=True)
-    assert slurm.made("drain") == []
-    slurm.set_node("gpu1", "")
-    clock.now += 60
-    react.watch_for_return()
-    assert [e.xid for e in history.events(node.config)] == [95]
-    react.see([node.finding("gpu.xid", 2)], complete=True)
-    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.xid GPU2 ")
-    slurm.set_node("gpu1", "")
-    react.see([node.finding("gpu.xid", 2)], complete=True)
-    assert len(slurm.made("drain")) == 1  # once told, an administrator is not argued with
-
-
-def test_what_was_only_observed_is_not_taken_for_told(tmp_path: Path, clock: Clock) -> None:
-    """The gate may enforce where the agent observes; a node that was never drained was never given back."""
-    node = SimNode(tmp_path, agent={"mode": "observe"})
-    reaction(node, FakeSlurm(), clock).see([node.finding("gpu.xid", 2)], complete=True)
-    assert acted.read(str(node.run)) == frozenset()
-
-
-def test_a_state_directory_that_cannot_be_written_keeps_no_sick_node_in_service(node: SimNode, clock: Clock) -> None:
-    """The drain comes without its lock, the requeue as soon as it can be remembered."""
-    node.run.write_text("a file where the folder should be", encoding="ascii")
-    slurm = FakeSlurm(job())
-    react = reaction(node, slurm, clock)
-    react.see([node.finding("gpu.lost", 3)], complete=True)
-    assert slurm.by_name["gpu1"].reason.startswith("ais:gpu.lost GPU3 ")
-    assert slurm.made("requeue") == []
-    node.run.unlink()
-    clock.now += 60
-    react.act()
-    assert slurm.made("requeue") == ["requeue 7"]
-
-
-def test_jobs_get_away_from_a_node_that_cron_drained_before_the_agent_began(node: SimNode, clock: Clock) -> None:
-    """`aistation check --act` pushes nobody; once only, and not where the node was given back."""
-    slurm = FakeSlurm(job())
-    drain_for(node.report(node.finding("gpu.lost", 3)), node.config, slurm)
-    react = reaction(node, slurm, clock)
-    for _ in range(2):
-        react.see([node.finding("gpu.lost", 3)], complete=True)
-    assert slurm.made("requeue") == ["requeue 7"]
-    slurm.set_node("gpu1", "")
-    slurm.by_id[8] = job(8)
-    reaction(node, slurm, clock).see([node.finding("gpu.lost", 3)], complete=True)
-    assert (len(slurm.made("drain")), slurm.made("requeue")) == (1, ["requeue 7"])
