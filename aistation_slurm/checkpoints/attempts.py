@@ -2,7 +2,7 @@
 
 A file can be whole and still be poison: a NaN in the weights, an optimizer state of another version. Nobody can see that
 without loading it, so a checkpoint that was given to two attempts, of which none saved a newer one, is not given again
-(docs/decisions: "failed twice"). An attempt that ended for a fault of the machines says nothing about its checkpoint.
+(docs/decisions/0006-start-up-lease-and-failed-checkpoints.md). An attempt that ended for a fault of the machines says nothing about its checkpoint.
 """
 
 from __future__ import annotations

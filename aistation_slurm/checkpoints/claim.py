@@ -14,8 +14,8 @@ from aistation_slurm.checkpoints.slurm_view import SlurmView
 __all__ = ["OPEN", "Lease", "claim", "take"]
 
 OPEN = "nothing keeps a second job out of it"
-WATCH_S = 6.0
-"""Longer than a file system's attribute cache (NFS: 3 s for files) hides a change."""
+WATCH_S = 4.0
+"""Longer than NFS's attribute cache hides that a file grew (3 s), and no longer than a restart can bear."""
 
 _RUNNING = frozenset(("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "CONFIGURING"))
 _ENDING = frozenset(("COMPLETING", "STAGE_OUT"))
