@@ -1,8 +1,8 @@
 """What each attempt of a job was given, kept in the checkpoint directory, and which checkpoints it shows to be bad.
 
 A file can be whole and still be poison: a NaN in the weights, an optimizer state of another version. Nobody can see that
-without loading it, so a checkpoint that was given to two attempts, of which none saved a newer one, is not given again
-(docs/decisions/0006-start-up-lease-and-failed-checkpoints.md). An attempt that ended for a fault of the machines says nothing about its checkpoint.
+without loading it, so a checkpoint that was given to two attempts, of which none saved a newer one, is not given again. An
+attempt that ended for a fault of the machines says nothing about its checkpoint. Why so: docs/decisions/0006-start-up-lease-and-failed-checkpoints.md
 """
 
 from __future__ import annotations
