@@ -165,7 +165,7 @@ class CliBackend:
 
     def reservations(self) -> list[Reservation]:
         """One RPC; as text, which every version prints (JSON came with 23.02)."""
-        text = str(self._run("scontrol", "show", "reservation"))
+        text = self._run("scontrol", "show", "reservation")
         found = record.reservations_from_text(text)
         if not found and "No reservations in the system" not in text:
             raise SlurmUnavailable("scontrol show reservation printed none and did not say that there is none")

@@ -187,6 +187,7 @@ def _job(job_id: int, fields: dict[str, str], text: str) -> Job:
         reservation=_null(fields.get("Reservation")),
         nice=_int(fields.get("Nice")),
         tasks_per_node=_int(fields.get("NtasksPerN:B:S:C")),
+        cpus_per_task=max(_int(fields.get("CPUs/Task"), 1), 1),
     )
 
 

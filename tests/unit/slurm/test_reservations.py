@@ -69,7 +69,14 @@ def test_an_empty_node_list_is_never_sent() -> None:
     assert replies.asked == []
 
 
-NICE = [("null", 0), ("4294967246", -50), ("-50", -50), ("100", 100), ("4294967295", -1), ('{"set":true,"number":-7}', -7)]
+NICE = [
+    ("null", 0),
+    ("4294967246", -50),
+    ("-50", -50),
+    ("100", 100),
+    ("4294967295", -1),
+    ('{"set":true,"number":-7}', -7),
+]
 
 
 @pytest.mark.parametrize(("printed", "nice"), NICE)
