@@ -16,6 +16,7 @@ from aistation_slurm.slurm import connect
 from aistation_slurm.slurm.cli_backend import CliBackend
 from aistation_slurm.slurm.client import Job
 from aistation_slurm.slurm.command import run
+from aistation_slurm.slurm.pyslurm_backend import installed
 from tests.unit.public_cases import case
 from tests.unit.slurm.replies import backend, recorded
 
@@ -113,10 +114,11 @@ def test_111_never_the_whole_array() -> None:
     assert job.argument != str(known["never_release"]).split()[0]
 
 
-def test_the_pyslurm_backend_says_that_it_is_not_there() -> None:
-    with pytest.raises(SlurmUnavailable, match="set it to auto or cli"):
-        connect(Config(slurm=Slurm(backend="pyslurm")))
-    assert isinstance(connect(Config()), CliBackend)
+@pytest.mark.skipif(installed(), reason="pyslurm is installed here")
+def test_without_pyslurm_auto_means_the_commands() -> None:
+    assert type(connect(Config())) is CliBackend
+    with pytest.raises(SlurmUnavailable, match="pyslurm is not installed; set it to auto or cli"):
+        connect(Config(slurm=Slurm(backend="pyslurm"))).jobs()
 
 
 # ---- the processes themselves
