@@ -2,7 +2,8 @@
 
 A file can be whole and still be poison: a NaN in the weights, an optimizer state of another version. Nobody can see that
 without loading it, so a checkpoint that was given to two attempts, of which none saved a newer one, is not given again. An
-attempt that ended for a fault of the machines says nothing about its checkpoint. Why so: docs/decisions/0006-start-up-lease-and-failed-checkpoints.md
+attempt that ended for a fault of the machines says nothing about its checkpoint.
+Why so: docs/decisions/0006-start-up-lease-and-failed-checkpoints.md
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any, NamedTuple, Optional
 
 from aistation_slurm.checkpoints import side_file
 
-__all__ = ["ATTEMPTS", "Given", "ended", "failed_twice", "given_to", "read", "record", "stamp"]
+__all__ = ["ATTEMPTS", "INFRA", "Given", "ended", "failed_twice", "given_to", "read", "record", "stamp"]
 
 ATTEMPTS = side_file.PREFIX + "attempts"
 _TAIL_BYTES = 128 * 1024  # some 400 starts
 _STAMP_FILES = 64
 _TWICE = 2
-_INFRA = "infra"
-_INNOCENT = frozenset((_INFRA, "preempted", "requeued"))
+INFRA = "infra"
+_INNOCENT = frozenset((INFRA, "preempted", "requeued"))
 """Ends that say nothing about the checkpoint: a fault of the machines, Slurm's own or a person's requeue."""
 
 
@@ -123,10 +124,11 @@ def ended(before: Optional[Mapping[str, Any]], tag: Mapping[str, str], tag_text:
         return ""
     start = before.get("start")
     if start and tag.get("fault", "").rpartition("@")[2] == str(start):
-        return _INFRA
+        return INFRA
     if before.get("tag") == tag_text:
         return ""
-    return tag.get("last", "")
+    # a watchdog that does not write `last` restarts for faults of the machines alone
+    return tag.get("last") or (INFRA if tag.get("act") else "")
 
 
 def failed_twice(given: Sequence[Given], most: int = 16) -> dict[str, int]:

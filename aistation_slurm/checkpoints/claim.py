@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from aistation_slurm.checkpoints import lease
 from aistation_slurm.checkpoints.lease import LEASE, Busy, Found, Holder, Lease, Step, take
@@ -21,10 +21,19 @@ _RUNNING = frozenset(("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"
 _ENDING = frozenset(("COMPLETING", "STAGE_OUT"))
 
 
+class Claimed(NamedTuple):
+    """before: the lease that may be replaced by ours (lease.take), None where there is none. lost: nodes of this job's attempt
+    before were lost to Slurm, so that it ended for a fault of the machines.
+    """
+
+    before: Optional[Found]
+    lost: bool = False
+
+
 def claim(
     directory: Path, mine: Lease, known: Mapping[str, str], digest: str, slurm: SlurmView, notes: list[str]
-) -> Optional[Found]:
-    """The lease that may be replaced by ours (lease.take), None where there is none. Adds what the user should know to notes.
+) -> Claimed:
+    """Whether the directory may be written to. Adds what the user should know to notes.
 
     known: what the start-up noted in the job's Comment the last time, for an attempt that had no lease yet. digest: of the
     directory, as other jobs of the user note it. Raises Busy where another writer may be at work.
@@ -40,7 +49,12 @@ def claim(
         _watch(directory, step, slurm, notes)
     elif step.why:
         notes.append(step.why)
-    return found
+    ours = found is None or _same_job(found.lease, mine)
+    return Claimed(found, ours and step.what == "watch")
+
+
+def _same_job(held: Lease, mine: Lease) -> bool:
+    return held.job == mine.job and (held.cluster == mine.cluster or not held.cluster or not mine.cluster)
 
 
 def _judge(held: Lease, owner: int, mine: Lease, slurm: SlurmView) -> Step:
@@ -53,10 +67,10 @@ def _judge(held: Lease, owner: int, mine: Lease, slurm: SlurmView) -> Step:
 
 
 def _holder(held: Lease, owner: int, mine: Lease, slurm: SlurmView) -> str:
+    if _same_job(held, mine):
+        return Holder.OURS
     if held.cluster != mine.cluster and held.cluster and mine.cluster:
         return Holder.ELSEWHERE
-    if held.job == mine.job:
-        return Holder.OURS
     record = slurm.job(held.job)
     if record is None:
         return Holder.UNKNOWN

@@ -21,7 +21,7 @@ from aistation_slurm.checkpoints import attempts, claim, side_file
 from aistation_slurm.checkpoints.attempts import ATTEMPTS
 from aistation_slurm.checkpoints.choose import resume_args
 from aistation_slurm.checkpoints.inspect import Inspection, inspect
-from aistation_slurm.checkpoints.lease import Busy, Found
+from aistation_slurm.checkpoints.lease import Busy
 from aistation_slurm.checkpoints.model import Checkpoint
 from aistation_slurm.checkpoints.run_note import read_run, run_note, with_run
 from aistation_slurm.checkpoints.slurm_view import Deadline, JobRecord, SlurmView, hostlist_text
@@ -86,7 +86,7 @@ class StartUp:
         self.record = self.slurm.job(self.start.job) or JobRecord("")
         self._asked = time.monotonic()
         self._leased = False
-        self._held: Optional[Found] = None
+        self._claimed = claim.Claimed(None)
         self._records: Optional[list[Mapping[str, Any]]] = None
 
     def answer(self) -> list[str]:
@@ -137,7 +137,7 @@ class StartUp:
             at = "a step that its files do not tell" if chosen.step is None else f"step {chosen.step}"
             self.notes.append(f"attempt {start.attempt} resumes from {chosen.path}, {at}")
         lines = [f"export AISTATION_{name}={_checked(name, value)}" for name, value in values.items()]
-        if not empty or self._held is not None:
+        if not empty or self._claimed.before is not None:
             # An empty directory stays empty: transformers' example scripts refuse to start on one that has a stray file.
             self._enter()
         return lines + [f"print aistation: {_one_line(note)}" for note in self.notes]
@@ -146,14 +146,14 @@ class StartUp:
         """Raises Busy where another writer may be at work."""
         start = self.start
         known = read_run(self.record.comment) if start.attempt else {}
-        self._held = claim.claim(start.directory, self._lease(), known, start.digest, self.slurm, self.notes)
+        self._claimed = claim.claim(start.directory, self._lease(), known, start.digest, self.slurm, self.notes)
 
     def _enter(self) -> None:
         """From here on the directory is ours: lease and attempt are written. Raises Busy where somebody was faster."""
         start = self.start
         for _ in range(3):
             try:
-                if claim.take(start.directory, self._lease(), self._held):
+                if claim.take(start.directory, self._lease(), self._claimed.before):
                     self._leased = True
                     break
             except OSError as exc:
@@ -199,6 +199,8 @@ class StartUp:
 
     def _ended_last(self) -> str:
         before = self._earlier()
+        if self._claimed.lost:
+            return attempts.INFRA
         return attempts.ended(before[-1] if before else None, self.record.tag, self.record.tag_text)
 
     def _choose(self) -> None:

@@ -156,6 +156,7 @@ def test_values_of_any_type_are_taken(entry: dict[str, Any]) -> None:
         ({"tag": "resume=auto", "start": 2000}, "resume=auto fault=gpu.lost@gpu2@1000", ""),
         ({"tag": "resume=auto", "start": 0}, "resume=auto fault=gpu.lost@gpu2@0", ""),
         ({}, "last=hang", "hang"),
+        ({"tag": "resume=auto"}, "resume=auto attempt=1 act=requeue", "infra"),
         ({"tag": ["x"], "start": {}}, "last=hang", "hang"),
     ],
 )

@@ -223,6 +223,7 @@ def test_the_first_attempts_nodes_are_known_from_the_comment(
     job = {**env(tmp_path, 1), "SLURM_JOB_NODELIST": "gpu[3-4]"}
     start = begin(tools, job)
     assert "attempt 0 of job 77 ran on gpu2, which Slurm cannot reach" in notes(start.answer())
+    assert read(tmp_path)[-1]["last"] == "infra"  # Slurm lost its node, whatever the tag says
     assert "sinfo --noheader --all --nodes=gpu[1-2] --format=%T %N" in tools.asked
     # its comment was about another directory: nothing is known then
     elsewhere = {**job, "SLURM_SPANK_AISTATION_CKPT_DIR": str(tmp_path / "other")}
