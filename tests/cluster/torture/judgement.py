@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from aistation_slurm.recovery.attribution import LATE_EVIDENCE_S
 from tests.cluster.torture.history import Attempt, Deed, History, Watched
 from tests.cluster.torture.workload import Line
 
@@ -14,6 +15,9 @@ SLACK_S = 6.0
 """Between what happens and what is seen of it: a look of ours, and a poll of the agent's that is under way."""
 ENDING = ("requeue", "cancel", "never launched")
 """What is done to a job and ends an attempt of it."""
+FAILED = re.compile(r"WEXITSTATUS [1-9]|WTERMSIG")
+"""An attempt that failed is restarted for a fault that is seen on its nodes up to LATE_EVIDENCE_S later: which of the two came
+first cannot be told."""
 LIMIT = 10
 """watchdog.max_restarts of the configuration."""
 
@@ -84,7 +88,12 @@ def causes(
 def explains(deed: Deed, attempt: Attempt, watched: Watched, ledger: Sequence[Line]) -> bool:
     """Whether this deed can have ended this attempt."""
     end = attempt.ended if attempt.ended is not None else float("inf")
-    if deed.harmless or deed.time > end + SLACK_S or (deed.until is not None and deed.until < attempt.began - SLACK_S):
+    late = LATE_EVIDENCE_S if FAILED.search(attempt.how) and watched.plan.opted_in else 0.0
+    if (
+        deed.harmless
+        or deed.time > end + late + SLACK_S
+        or (deed.until is not None and deed.until < attempt.began - SLACK_S)
+    ):
         return False
     if deed.job:
         return deed.job == attempt.job_id and deed.kind in ENDING and deed.time >= attempt.began - SLACK_S

@@ -77,7 +77,9 @@ class Operator:
         idle = shown is not None and "DRAIN" in shown["flags"] and shown["state"] == "IDLE"
         if now < care.since + (REPAIR_S if idle else PATIENCE_S):
             return
-        if care.reboot or not idle:
+        # a node that is given back under words that tell nothing of a GPU is drained for it once more, and rightly so
+        told = shown is not None and str(shown["reason"]).startswith("ais:") and care.node not in self.admin
+        if care.reboot or not idle or not told:
             self.cut_power(care.node, 0.0)
         else:
             self.site.heal(care.node)

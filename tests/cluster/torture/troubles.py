@@ -49,7 +49,8 @@ def _gpu_fault(c: Campaign, rng: Random, kind: str) -> bool:
     c.do(Deed(c.round, time.time(), kind, node, gpu=gpu, check=rf"ais:gpu\.\w+ GPU{gpu} "))
     (c.site.dir / f"shared/broken/{node}.{gpu}").touch()
     c.site.inject(node, gpu_lost(gpu) if kind == "GPU lost" else xid(gpu, 64))
-    c.operator.take(node, "sick", reboot=rng.random() < 0.5)
+    # a lost GPU comes back with a reboot only, one with a fatal Xid perhaps after a reset
+    c.operator.take(node, "sick", reboot=kind == "GPU lost" or rng.random() < 0.5)
     return True
 
 
