@@ -17,6 +17,7 @@ from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.slurm import decode, hostlist, record
 from aistation_slurm.slurm.client import Job, Node, Reservation
 from aistation_slurm.slurm.command import run_raw
+from aistation_slurm.slurm.states import UNKNOWN
 
 __all__ = ["CliBackend", "Runner"]
 
@@ -27,6 +28,8 @@ Runner = Callable[..., Union[str, bytearray]]
 
 _JOBS = ("squeue", "--all", "--local", "--states=all", "--json")
 """--local: in a federation, squeue else shows the other clusters' jobs, of which some have the same ids."""
+MANY_ROWS = 200
+"""More rows than this in the answer to one id (an array's tasks apart): the id is ignored, and the whole list is dear."""
 _GONE = ("Invalid job id", "Invalid job array specification")
 _NO_JSON = ("unrecognized option", "Unable to find plugin", "invalid option", "serializer/json", "and no message")
 _NO_JOBS = ("No jobs in the system", "slurm_load_jobs error: Invalid job id specified")
@@ -41,6 +44,7 @@ class CliBackend:
         self._runner = runner
         self._cluster = ""
         self._jobs_as_text = False
+        self._job_as_text = False
         self._node_form = 0
 
     def _run(self, command: str, *arguments: str) -> str:
@@ -78,20 +82,25 @@ class CliBackend:
         return found
 
     def job(self, job_id: int) -> Optional[Job]:
-        """One RPC; versions before 24.05 ignore the id with ``--json`` and print every job."""
-        if self._jobs_as_text:
-            rows = self._jobs_of_text("scontrol", "show", "job", str(job_id), "--details")
-        else:
-            try:
-                rows = decode.jobs_from_json(self._run_raw(*_JOBS, f"--jobs={job_id}"))
-            except (SlurmUnavailable, SlurmRefused) as exc:
-                if any(said in str(exc) for said in _GONE):
-                    return None
-                if not _lacks_json(exc):
-                    raise
-                self._jobs_as_text = True
-                return self.job(job_id)
-        return next((job for job in rows if job.job_id == job_id), None)
+        """One RPC. Versions before 24.05 ignore the id with ``--json`` and print every job.
+
+        Where those are many, scontrol is asked for the one; a text that is not believed sends the question back to JSON.
+        """
+        if self._jobs_as_text or self._job_as_text:
+            job = _of(job_id, self._jobs_of_text("scontrol", "show", "job", str(job_id), "--details"))
+            if self._jobs_as_text or job is None or job.state != UNKNOWN or job.flags:
+                return job
+        try:
+            rows = decode.jobs_from_json(self._run_raw(*_JOBS, f"--jobs={job_id}"))
+        except (SlurmUnavailable, SlurmRefused) as exc:
+            if any(said in str(exc) for said in _GONE):
+                return None
+            if not _lacks_json(exc):
+                raise
+            self._jobs_as_text = True
+            return self.job(job_id)
+        self._job_as_text = len(rows) > MANY_ROWS
+        return _of(job_id, rows)
 
     def nodes(self, names: Sequence[str] = ()) -> list[Node]:
         """All (one RPC), or those named, through ``scontrol show node``, which every version prints."""
@@ -185,6 +194,10 @@ class CliBackend:
     def delete_reservation(self, name: str) -> None:
         """``scontrol delete``."""
         self._run("scontrol", "delete", f"ReservationName={name}")
+
+
+def _of(job_id: int, rows: list[Job]) -> Optional[Job]:
+    return next((job for job in rows if job.job_id == job_id), None)
 
 
 def _lacks_json(exc: Exception) -> bool:

@@ -67,6 +67,7 @@ class Job:
     cron: bool = False
     reservation: str = ""
     nice: int = 0
+    tasks: int = 0
     tasks_per_node: int = 0
     cpus_per_task: int = 1
 

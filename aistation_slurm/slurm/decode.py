@@ -82,6 +82,7 @@ class _JobRow(msgspec.Struct, gc=False):
     flags: Any = None
     resv_name: Any = None
     nice: Any = None
+    tasks: Any = None
     tasks_per_node: Any = None
     cpus_per_task: Any = None
     tres_req_str: Any = None
@@ -276,6 +277,7 @@ def _job(job_id: int, row: _JobRow) -> Job:
         cron=bool(_text(row.cron)) or "CRON_JOB" in _texts(row.flags),
         reservation=_text(row.resv_name),
         nice=_nice(row.nice),
+        tasks=_at_least(0, row.tasks, 0),
         tasks_per_node=_at_least(0, row.tasks_per_node, 0),
         cpus_per_task=_at_least(1, row.cpus_per_task, 1),
     )

@@ -84,6 +84,7 @@ def job_row(job: Any) -> dict[str, Any]:
         "nice": of("nice"),
         "tasks_per_node": of("ntasks_per_node"),
         "cpus_per_task": of("cpus_per_task"),
+        "tasks": of("ntasks"),
     }
 
 

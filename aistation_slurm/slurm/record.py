@@ -152,7 +152,8 @@ def _job(job_id: int, fields: dict[str, str], text: str) -> Job:
         job_id=job_id,
         state=state,
         flags=flags,
-        reason=fields.get("Reason", ""),
+        # 22.05 puts underscores for the blanks of a description, and JSON does not
+        reason=fields.get("Reason", "").replace("_", " "),
         name=fields.get("JobName", ""),
         user_id=_int(uid, -1),
         user_name=user,
@@ -186,6 +187,7 @@ def _job(job_id: int, fields: dict[str, str], text: str) -> Job:
         cron="CrontabSpec" in fields,
         reservation=_null(fields.get("Reservation")),
         nice=_int(fields.get("Nice")),
+        tasks=_int(fields.get("NumTasks")),
         tasks_per_node=_int(fields.get("NtasksPerN:B:S:C")),
         cpus_per_task=max(_int(fields.get("CPUs/Task"), 1), 1),
     )

@@ -32,6 +32,23 @@ def test_one_job_is_found_among_those_that_were_not_asked_for() -> None:
     assert all("--json" in line for line in replies.asked)
 
 
+def test_one_job_of_very_many_is_asked_for_alone() -> None:
+    """As text, since 22.05 prints every job whatever id is given; what the text cannot tell is asked of JSON again."""
+    rows = ",".join(f'{{"job_id": {number}, "job_state": "RUNNING"}}' for number in range(1, 1000))
+    believed = "JobId=7 JobName=x\n   JobState=FAILED Reason=NonZeroExitCode Dependency=(null)\n\n"
+    forged = "JobId=8 JobName=x JobState=FAILED\n   JobState=RUNNING Reason=None Dependency=(null)\n\n"
+    slurm, replies = backend(
+        {
+            "squeue": f'{{"errors": [], "jobs": [{rows}]}}',
+            "scontrol show job 7 ": believed,
+            "scontrol show job 8 ": forged,
+            "scontrol show job 5000 ": SlurmRefused("scontrol: slurm_load_jobs error: Invalid job id specified"),
+        }
+    )
+    assert [job and job.state for job in map(slurm.job, (7, 7, 8, 5000))] == ["RUNNING", "FAILED", "RUNNING", None]
+    assert [line.split()[0] for line in replies.asked] == ["squeue", "scontrol", "scontrol", "squeue", "scontrol"]
+
+
 def test_101_without_json_the_text_is_read_and_json_not_asked_again() -> None:
     missing = SlurmUnavailable(f"squeue: {case('101')['input'].splitlines()[0].replace('sacct', 'squeue')}")
     slurm, replies = backend({"squeue": missing, "scontrol show job": recorded("mixed.jobs.txt")})
