@@ -12,6 +12,7 @@ is the size before it was made smaller (``size=4``).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,8 +101,8 @@ def _limits(job: Job, config: Elastic) -> Optional[tuple[int, int]]:
 
 
 def _present(job: Job) -> int:
-    """Nodes that it waits for; ``node_count`` keeps the last allocation's number after a change."""
-    return job.min_nodes or job.node_count
+    """Nodes that its tasks need; ``node_count`` keeps the last allocation's number after a change."""
+    return math.ceil(job.tasks / job.tasks_per_node) or job.node_count
 
 
 def _before(job: Job) -> Optional[int]:

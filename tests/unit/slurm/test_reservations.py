@@ -81,16 +81,19 @@ NICE = [
 
 @pytest.mark.parametrize(("printed", "nice"), NICE)
 def test_a_jobs_reservation_and_nice(printed: str, nice: int) -> None:
-    row = f'{{"job_id": 7, "job_state": "PENDING", "resv_name": "ais-7", "nice": {printed}, "tasks_per_node": 2}}'
+    row = f'{{"job_id": 7, "job_state": "PENDING", "resv_name": "ais-7", "nice": {printed}, "tasks": 8, "tasks_per_node": 2, "cpus_per_task": 3}}'
     (job,) = jobs_from_json(f'{{"jobs": [{row}]}}')
-    assert (job.reservation, job.nice, job.tasks_per_node) == ("ais-7", nice, 2)
+    assert (job.reservation, job.nice) == ("ais-7", nice)
+    assert (job.tasks, job.tasks_per_node, job.cpus_per_task) == (8, 2, 3)
 
 
 def test_the_same_from_text() -> None:
     text = "JobId=7 JobName=x\n   Priority=9 Nice=-50 Account=(null)\n   JobState=PENDING Reason=None\n"
+    text += "   NumNodes=4 NumCPUs=24 NumTasks=8 CPUs/Task=3 ReqB:S:C:T=0:0:*:*\n"
     text += "   Socks/Node=* NtasksPerN:B:S:C=2:0:*:* CoreSpec=*\n   Reservation=ais-7\n"
     job = job_from_text(text)
-    assert (job.reservation, job.nice, job.tasks_per_node) == ("ais-7", -50, 2)
+    assert (job.reservation, job.nice) == ("ais-7", -50)
+    assert (job.tasks, job.tasks_per_node, job.cpus_per_task) == (8, 2, 3)
 
 
 def test_a_nodes_features() -> None:
