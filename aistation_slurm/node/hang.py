@@ -287,7 +287,8 @@ class HangWatch:
             waiting = list(self._ready.items())
         for attempt, known in waiting:
             try:
-                sent = requeue_attempt(self.client, known.shown.job, node, done, self.monotonic, note=CHECK)
+                host = known.shown.batch_host or node  # this very node, in Slurm's words
+                sent = requeue_attempt(self.client, known.shown.job, host, done, self.monotonic, note=CHECK)
             except (SlurmUnavailable, SlurmRefused) as exc:
                 known.say_once(f"{exc}; its requeue is tried again")
             except OSError as exc:

@@ -44,6 +44,7 @@ SETTINGS = {
         "poll_s": 0.5,
         "startup_grace_s": 3.0,
         "checkpoint_allowance_s": 0.0,
+        "spin_timeout_s": 4.0,
     },
     "watchdog": {"poll_s": 5.0},
 }
@@ -113,3 +114,24 @@ def test_jobs_that_save_log_or_are_suspended_are_left_alone(cluster: Cluster) ->
     assert [cluster.show_job(job_id)["JobState"] for job_id in alone] == ["RUNNING", "RUNNING", "SUSPENDED"]
     assert [restarts(cluster, job_id) for job_id in alone] == [0, 0, 0]
     assert [stacks(cluster, job_id) for job_id in alone] == [[], [], []]
+
+
+def test_gpus_that_are_busy_at_idle_power_make_it_shorter_where_configured(cluster: Cluster) -> None:
+    idle = submit(cluster, HANGS, "--nodes=1", "--gpus-per-node=2", timeout_s=10000)
+    cluster.wait_job(idle, "RUNNING", timeout=60)
+    spins = submit(cluster, HANGS, "--nodes=1", "--gpus-per-node=2", timeout_s=10000)
+    node = cluster.wait_job(spins, "RUNNING", timeout=60)["nodes"]
+    nvml = cluster.hardware[node].nvml
+    for gpu in range(2):
+        nvml.set(f"gpu.{gpu}.utilization", 100)
+    nvml.write()
+    try:
+        cluster.wait_for(lambda: restarts(cluster, spins) == 1, 90, "the spinning job is requeued")
+    finally:
+        for gpu in range(2):
+            nvml.unset(f"gpu.{gpu}.utilization")
+        nvml.write()
+    [kept] = stacks(cluster, spins)
+    assert "all its GPUs here are busy at idle power" in kept.read_text()
+    assert "GPU load: 100 % busy, 72 W of 700 W." in kept.read_text()
+    assert (cluster.show_job(idle)["JobState"], restarts(cluster, idle)) == ("RUNNING", 0)
