@@ -162,6 +162,8 @@ class Restarts(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """No progress for ``--ais-hang-timeout``."""
     resume_failed: Restart = Restart(limit=4, backoff_s=10.0)
     """Failed by itself soon after one of our restarts: perhaps its checkpoint is bad, and start-up takes an older one."""
+    transient: Restart = Restart(limit=2, backoff_s=30.0)
+    """Failed with words of NCCL, the network or the driver in its output, and no node is known to be at fault."""
 
 
 class BlackHole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

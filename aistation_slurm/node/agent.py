@@ -28,6 +28,7 @@ from aistation_slurm.node.drain import HANG, conclusive, fatal
 from aistation_slurm.node.gpu_memory import leftover_memory
 from aistation_slurm.node.hang import HangWatch
 from aistation_slurm.node.health import NodeReport, check_node
+from aistation_slurm.node.job_output import EndedJobs
 from aistation_slurm.node.own_name import OwnName
 from aistation_slurm.node.publish import gres_indices, publish
 from aistation_slurm.node.reaction import Reaction
@@ -79,6 +80,7 @@ class Agent:
         self.reaction: Optional[Reaction] = None
         self.report: Optional[NodeReport] = None
         self.hang = HangWatch(config, client, self._minors_of)
+        self.ended = EndedJobs(config, client, self._certain_name)
         self._stopping = False
         self._reports: queue.SimpleQueue[NodeReport] = queue.SimpleQueue()
         self._look_now = threading.Event()
@@ -302,6 +304,7 @@ class Agent:
         except OSError:
             return
         self._look_now.set()
+        self.ended.look()
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -46,10 +46,11 @@ def main() -> int:
     known = jobs.read(config.node.state_dir, record.job_id)
     if not record.gpus and known is not None:
         record = known  # Slurm's epilog does not name the GPUs in every version
+    has_agent = agent_is_running(config.node.state_dir)
     try:
         _clean(config, record)
     finally:
-        jobs.remove(config.node.state_dir, record.job_id)
+        jobs.finish(config.node.state_dir, record.job_id, has_agent)
         _refresh(config)
     return 0
 

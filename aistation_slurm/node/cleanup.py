@@ -52,13 +52,14 @@ def _clean(prefix: str, env: Mapping[str, str], state_dir: str) -> list[str]:
     if not job.job_id:
         return ["no usable SLURM_JOB_ID: this is for Slurm's Epilog=; nothing is done"]
     record = jobs.read(state_dir, int(job.job_id))
+    has_agent = agent_is_running(state_dir)
     if not job.gpus and not (record is not None and record.gpus):
-        jobs.remove(state_dir, int(job.job_id))
+        jobs.finish(state_dir, int(job.job_id), has_agent)
         return []
     uid = number(env.get("SLURM_JOB_UID", ""), -1)
-    if uid > 0 and agent_is_running(state_dir) and not has_processes(uid):
+    if uid > 0 and has_agent and not has_processes(uid):
         # nothing can be an orphan; the agent looks at the GPUs at once. A slow epilog delays the requeue of its job
-        jobs.remove(state_dir, int(job.job_id))
+        jobs.finish(state_dir, int(job.job_id), has_agent)
         state.write_file(f"{state_dir}/refresh", b"")
         return []
     python = _interpreter(prefix, state_dir)

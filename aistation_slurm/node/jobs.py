@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Optional
 
-__all__ = ["JobRecord", "from_environment", "read", "read_all", "remove", "write"]
+__all__ = ["JobRecord", "finish", "from_environment", "read", "read_all", "remove", "take_ended", "write"]
 
 FRAMEWORKS = ("auto", "megatron", "deepspeed", "hf", "lightning", "dcp", "nemo")
 MAX_HANG_MIN = 10080
+ENDED = ".ended"
 
 
 class JobRecord:
@@ -101,8 +102,12 @@ def write(state_dir: str, record: JobRecord) -> None:
 
 def read(state_dir: str, job_id: int) -> Optional[JobRecord]:
     """The record of one job; None where there is none or it is damaged."""
+    return _read(f"{state_dir}/jobs/{job_id}")
+
+
+def _read(path: str) -> Optional[JobRecord]:
     try:
-        with open(f"{state_dir}/jobs/{job_id}", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             # only "\n" ends a line: the path may hold what else Python takes for a line's end
             fields = dict(line.split("=", 1) for line in file.read(32768).split("\n") if line)
         return JobRecord(
@@ -127,6 +132,38 @@ def read_all(state_dir: str) -> dict[int, JobRecord]:
         return {}
     found = (read(state_dir, int(name)) for name in names if name.isdigit())
     return {record.job_id: record for record in found if record is not None}
+
+
+def finish(state_dir: str, job_id: int, to_agent: bool) -> None:
+    """The job has ended here. to_agent: one runs, and asks for the end of an opted-in job's output (node/job_output.py)."""
+    record = read(state_dir, job_id) if to_agent else None
+    if record is None or not record.opted_in:
+        remove(state_dir, job_id)
+        return
+    path = f"{state_dir}/jobs/{job_id}"
+    try:
+        os.rename(path, path + ENDED)
+    except OSError:
+        pass
+
+
+def take_ended(state_dir: str) -> list[JobRecord]:
+    """The records that epilogs left to the agent, each once."""
+    folder = f"{state_dir}/jobs"
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(ENDED) and name[: -len(ENDED)].isdigit()]
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        record = _read(f"{folder}/{name}")
+        try:
+            os.unlink(f"{folder}/{name}")
+        except OSError:
+            continue
+        if record is not None:
+            found.append(record)
+    return found
 
 
 def remove(state_dir: str, job_id: int) -> None:

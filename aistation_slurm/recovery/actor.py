@@ -20,7 +20,7 @@ __all__ = ["Actor", "Outcome"]
 STALE_LOOK_S = 2.0
 """A requeue is not sent when the look that allowed it took longer: it could meet the next attempt."""
 _ALREADY = ("pending execution", "already")
-_LAST = {Cause.INFRASTRUCTURE: "infra", Cause.HANG: "hang", Cause.RESUME_FAILED: "user"}
+_LAST = {Cause.INFRASTRUCTURE: "infra", Cause.HANG: "hang", Cause.RESUME_FAILED: "user", Cause.TRANSIENT: "unknown"}
 """Tag ``last``: start-up does not hold it against a checkpoint when its attempt ended for ``infra``."""
 
 

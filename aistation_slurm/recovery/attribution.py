@@ -36,6 +36,8 @@ class Cause(str, Enum):
     """No progress, and no node is known to be at fault."""
     RESUME_FAILED = "resume_failed"
     """Failed by itself soon after a restart of ours: the checkpoint may be bad, and start-up goes back one further."""
+    TRANSIENT = "transient"
+    """Its output tells of communication or a device, and no probe knows of a fault."""
     USER = "user"
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -74,11 +76,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Verdict:
-    """bad: node -> evidence. text: one line for people."""
+    """bad: node -> evidence. text: one line for people. said: the kind of failure that the job's own output tells, or ""."""
 
     cause: Cause
     bad: Mapping[str, str]
     text: str
+    said: str = ""
 
 
 _OWN_CAUSES = {
@@ -170,11 +173,19 @@ def attribute(
         return Verdict(Cause.INFRASTRUCTURE, {}, f"Slurm says NODE_FAIL on {where}")
     if job.state in ("FAILED", "BOOT_FAIL"):
         how = f"signal {job.exit_signal}" if job.exit_signal else f"exit code {job.exit_code}"
+        first = nodes.get(attempt.nodes[0]) if attempt.nodes else None
+        kind, rank = tags.said_of(first.comment if first else "", job.job_id, job.restart_cnt)
+        if kind in ("communication", "device"):
+            who = "" if rank is None else f", rank {rank} first"
+            return Verdict(
+                Cause.TRANSIENT, {}, f"failed with {how}; its output tells of {kind}{who}; no fault on {where}"
+            )
         if restarts and _failed_to_resume(job, attempt, quick_s):
             return Verdict(
                 Cause.RESUME_FAILED, {}, f"failed with {how} soon after restart {restarts}; no fault on {where}"
             )
-        return Verdict(Cause.USER, {}, f"the job failed with {how}, and no fault was found on {where}")
+        told = f"; its output tells of {kind}" if kind else ""
+        return Verdict(Cause.USER, {}, f"the job failed with {how}, and no fault was found on {where}{told}", kind)
     if job.state == "PENDING":
         if job.held_by_failed_launch:
             return Verdict(Cause.LAUNCH_FAILED, {}, f"a prolog failed, and AIStation drained none of {where}")

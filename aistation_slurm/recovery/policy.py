@@ -90,6 +90,7 @@ class Limits:
             Cause.INFRASTRUCTURE: self.rules.infrastructure,
             Cause.HANG: self.rules.hang,
             Cause.RESUME_FAILED: self.rules.resume_failed,
+            Cause.TRANSIENT: self.rules.transient,
         }
         return rules.get(cause, Restart())
 

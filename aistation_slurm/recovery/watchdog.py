@@ -47,7 +47,7 @@ _START_UP = {
     "unusable": "? No: its checkpoints cannot be used, it was not let start",
     "busy": "? No: another writer uses its checkpoint directory, it was not let start",
 }
-_RESTARTED = (Cause.INFRASTRUCTURE.value, Cause.HANG.value, Cause.RESUME_FAILED.value)
+_RESTARTED = tuple(c.value for c in (Cause.INFRASTRUCTURE, Cause.HANG, Cause.RESUME_FAILED, Cause.TRANSIENT))
 
 
 class Watchdog:
@@ -342,7 +342,7 @@ class Watchdog:
 
     def _tell(self, attempt: Attempt, record: Record, verdict: Verdict, step: Step) -> None:
         """Say each new judgement of an attempt once, in the log and in the journal."""
-        told = f"{verdict.cause.value}/{step.kind.value}" + ("" if self._enforce else "/observe")
+        told = f"{verdict.cause.value}/{step.kind.value}/{verdict.said}".rstrip("/") + ("" if self._enforce else "/observe")
         if verdict.cause is Cause.NONE or told == record.told:
             return
         if step.kind is StepKind.NOTHING:

@@ -15,6 +15,7 @@ __all__ = [
     "Run",
     "comment_with",
     "comment_with_refusal",
+    "comment_with_said",
     "fault_of",
     "fault_text",
     "managed",
@@ -22,6 +23,7 @@ __all__ = [
     "read_run",
     "read_tag",
     "refusals_of",
+    "said_of",
     "tag_with",
     "tag_without",
 ]
@@ -30,6 +32,7 @@ _TAG = re.compile(r"\[ais ([^\]]*)\]")
 _NOTE = re.compile(r"\s*\[ais: [^\]]*\]")
 _RUN = re.compile(r"\[ais-run a=(\d{1,9}) s=(\d{1,11}|-) v=([a-z]{1,12})\]")
 _REFUSED = re.compile(r"\[ais refused=([0-9@,]{1,400})\]")
+_SAID = re.compile(r"\s*\[ais-said ([0-9a-z@,-]{1,400})\]")
 NOTE_MAX = 200
 REFUSALS_MAX = 8
 
@@ -120,6 +123,32 @@ def fault_of(admin_comment: str) -> tuple[str, str, int]:
     check, _, rest = read_tag(admin_comment).get("fault", "").partition("@")
     node, _, start = rest.partition("@")
     return (node, check, int(start)) if start.isdigit() else ("", "", 0)
+
+
+def said_of(node_comment: str, job_id: int, restart_cnt: int) -> tuple[str, Optional[int]]:
+    """(kind, first rank) that the job's first node read in the output of this attempt; ("", None) where it noted none.
+
+    In the node's Comment, since a job that has ended takes no more notes: ``[ais-said 7@0@communication@3]``.
+    """
+    for job, count, kind, rank in _said(node_comment):
+        if (job, count) == (str(job_id), str(restart_cnt)):
+            return kind, int(rank) if rank.isdigit() else None
+    return "", None
+
+
+def comment_with_said(node_comment: str, job_id: int, restart_cnt: int, kind: str, rank: Optional[int]) -> str:
+    """The node's Comment with this as the newest of at most 8 notes, one a job; all other text stays."""
+    kept = [words for words in _said(node_comment) if words[0] != str(job_id)]
+    new = (str(job_id), str(restart_cnt), kind, "-" if rank is None else str(rank))
+    segment = "[ais-said " + ",".join("@".join(words) for words in [*kept, new][-REFUSALS_MAX:]) + "]"
+    rest = _SAID.sub("", node_comment or "").strip()
+    return f"{rest} {segment}" if rest else segment
+
+
+def _said(node_comment: str) -> list[tuple[str, str, str, str]]:
+    match = _SAID.search(node_comment or "")
+    rows = [tuple(word.split("@")) for word in match.group(1).split(",")] if match else []
+    return [(row[0], row[1], row[2], row[3]) for row in rows if len(row) == 4]
 
 
 def _word(text: str) -> str:
