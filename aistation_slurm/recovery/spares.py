@@ -68,10 +68,13 @@ def plan_lend(
     there = standby.nodes if standby is not None else ()
     fit = {node.name: node for node in fitting(job, ran_on, nodes, bad)}
     lost = [name for name in bad if name in ran_on]
-    mine = [name for name in borrowed_by(job) if name in there or name in spares]
+    mine = borrowed_by(job)
+    pending = [name for name in mine if name not in there and name not in bad]
     others = {name for r in reservations if r is not own for name in r.nodes}
+    ours = own.nodes if own is not None else ()
     idle = [name for name, node in fit.items() if node.state == "IDLE" and name not in others]
-    missing = min(max(job.min_nodes or job.node_count, 1) - len(idle), len(lost))
+    idle = [name for name in idle if name in ours or not fit[name].flags & RESERVED]
+    missing = min(max(job.min_nodes or job.node_count, 1) - len(idle), len(lost) - len(pending))
     ready = [name for name in spares if name in there and name in fit and fit[name].state == "IDLE"]
     ready.sort(key=lambda name: name not in mine)  # begun by a watchdog that was killed: the same ones again
     chosen = tuple(ready[: max(missing, 0)])
