@@ -87,12 +87,16 @@ end
 -- ---- opting in --------------------------------------------------------------------------------------------------------
 
 -- The segment of AdminComment (which users cannot write) by which the watchdog and the agents know a managed job.
-local function tag_of(wanted)
+local function tag_of(wanted, job)
   local words = { "ais", "resume=" .. wanted.RESUME }
   local max = whole(wanted.MAX_RESTARTS, 0, 1000)
   if max then words[#words + 1] = string.format("max=%d", max) end
   local hang = whole(wanted.HANG_TIMEOUT, 1, 10080)
   if hang then words[#words + 1] = string.format("hang=%d", hang) end
+  local fewest, most = job.min_nodes, job.max_nodes -- a range is told by no output of Slurm once the job has started
+  if not unset(fewest) and not unset(most) and 0 < fewest and fewest < most and most < 1000000 then
+    words[#words + 1] = string.format("nodes=%d-%d", fewest, most)
+  end
   return "[" .. table.concat(words, " ") .. "]"
 end
 
@@ -107,7 +111,7 @@ local function opt_in(job, wanted)
     tell("--ais-resume: --no-requeue stands, this job is not restarted after a fault")
   else
     local theirs = string.gsub(job.admin_comment or "", "%s*%[ais [^%]]*%]", "")
-    local tag = tag_of(wanted)
+    local tag = tag_of(wanted, job)
     job.admin_comment = theirs == "" and tag or (theirs .. " " .. tag)
     if unset(job.requeue) then job.requeue = 1 end -- whatever the site's JobRequeue is: this job asks for it
     tell("this job is restarted after a hardware fault " .. tag)

@@ -101,6 +101,15 @@ def test_a_job_that_opted_in_gets_its_tag(slurmctld: Slurmctld, spank: list[str]
     ]
 
 
+@pytest.mark.parametrize(
+    ("fewest", "most", "told"),
+    [(2, 4, " nodes=2-4"), (4, 4, ""), (4, NO_VAL, ""), (NO_VAL, 4, ""), (0, 4, ""), (4, 2, ""), (2, 1000000, "")],
+)
+def test_a_range_of_nodes_is_kept_in_the_tag(slurmctld: Slurmctld, fewest: int, most: int, told: str) -> None:
+    out = slurmctld.submit(job("AISTATION_RESUME=hf", "AISTATION_MAX_RESTARTS=3", min_nodes=fewest, max_nodes=most))
+    assert out[0] == f"set admin_comment=[ais resume=hf max=3{told}]"
+
+
 def test_the_sites_own_admin_comment_stays(slurmctld: Slurmctld) -> None:
     out = slurmctld.submit(
         job("AISTATION_RESUME=hf", admin_comment="rack 3 [ais resume=dcp act=x] since May", requeue=1)
