@@ -151,6 +151,8 @@ class Restart(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Delay after the second attempt in a row that ended within ``quick_s``; the first restart is never delayed."""
     backoff_max_s: Seconds = 600.0
+    wait_first: bool = False
+    """Delay the first restart too."""
 
 
 class Restarts(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -162,6 +164,8 @@ class Restarts(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """No progress for ``--ais-hang-timeout``."""
     resume_failed: Restart = Restart(limit=4, backoff_s=10.0)
     """Failed by itself soon after one of our restarts: perhaps its checkpoint is bad, and start-up takes an older one."""
+    busy: Restart = Restart(limit=10, backoff_s=30.0, backoff_max_s=120.0, wait_first=True)
+    """A restart that start-up refused, since processes of an earlier attempt still wrote to the checkpoint directory."""
     transient: Restart = Restart(limit=2, backoff_s=30.0)
     """Failed with words of NCCL, the network or the driver in its output, and no node is known to be at fault."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from dataclasses import dataclass, replace
@@ -17,10 +18,18 @@ from aistation_slurm.slurm.client import Job, SlurmClient
 
 __all__ = ["Actor", "Outcome"]
 
+log = logging.getLogger(__name__)
+
 STALE_LOOK_S = 2.0
 """A requeue is not sent when the look that allowed it took longer: it could meet the next attempt."""
 _ALREADY = ("pending execution", "already")
-_LAST = {Cause.INFRASTRUCTURE: "infra", Cause.HANG: "hang", Cause.RESUME_FAILED: "user", Cause.TRANSIENT: "unknown"}
+_LAST = {
+    Cause.INFRASTRUCTURE: "infra",
+    Cause.HANG: "hang",
+    Cause.RESUME_FAILED: "user",
+    Cause.TRANSIENT: "unknown",
+    Cause.BUSY: "requeued",
+}
 """Tag ``last``: start-up does not hold it against a checkpoint when its attempt ended for ``infra``."""
 
 
@@ -66,6 +75,14 @@ class Actor:
             self._client.release(fresh)
             return Outcome("done", "restarted", self._annotate(fresh, step.why))
         return self._start(fresh, attempt, verdict, step, limits)
+
+    def mark_requeued(self, job: Job, attempt: Attempt) -> None:
+        """Tell start-up that this attempt ended for a reason that says nothing about its checkpoint. Best effort."""
+        tag = {"last": "requeued", "did": str(attempt.start_time)}
+        try:
+            self._client.update_job(job, AdminComment=tags.tag_with(job.admin_comment, tag))
+        except SlurmRefused as exc:
+            log.info("job %s: %s", job.argument, exc)
 
     def _give_up_nodes(self, fresh: Job, step: Step) -> Outcome:
         """DOWN ends every job on a node: only where none but this one is there, and where the reason still is ours."""

@@ -24,6 +24,8 @@ LATE_EVIDENCE_S = 60
 
 GATE_REFUSED = "gate.refused"
 """Begin of the evidence where a node's gate says that it refused the job, and the node does not bear our drain now."""
+START_REFUSED = 75
+"""Exit code of a batch script that start-up did not let run (checkpoints/startup.py)."""
 HANG_CHECK = "job.hang"
 """The check that a node's agent notes before it requeues a job without progress (node/hang.py)."""
 
@@ -36,6 +38,8 @@ class Cause(str, Enum):
     """No progress, and no node is known to be at fault."""
     RESUME_FAILED = "resume_failed"
     """Failed by itself soon after a restart of ours: the checkpoint may be bad, and start-up goes back one further."""
+    BUSY = "busy"
+    """Start-up refused the restart: an earlier attempt's processes still write to the checkpoint directory."""
     TRANSIENT = "transient"
     """Its output tells of communication or a device, and no probe knows of a fault."""
     USER = "user"
@@ -173,6 +177,10 @@ def attribute(
         return Verdict(Cause.INFRASTRUCTURE, {}, f"Slurm says NODE_FAIL on {where}")
     if job.state in ("FAILED", "BOOT_FAIL"):
         how = f"signal {job.exit_signal}" if job.exit_signal else f"exit code {job.exit_code}"
+        run = tags.read_run(job.comment)
+        own_run = run is not None and run.attempt == job.restart_cnt
+        if own_run and run is not None and run.verdict == "busy" and job.restart_cnt and job.exit_code == START_REFUSED:
+            return Verdict(Cause.BUSY, {}, "not let start: an earlier attempt still writes to its checkpoint directory")
         first = nodes.get(attempt.nodes[0]) if attempt.nodes else None
         kind, rank = tags.said_of(first.comment if first else "", job.job_id, job.restart_cnt)
         if kind in ("communication", "device"):

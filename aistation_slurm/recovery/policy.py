@@ -90,6 +90,7 @@ class Limits:
             Cause.INFRASTRUCTURE: self.rules.infrastructure,
             Cause.HANG: self.rules.hang,
             Cause.RESUME_FAILED: self.rules.resume_failed,
+            Cause.BUSY: self.rules.busy,
             Cause.TRANSIENT: self.rules.transient,
         }
         return rules.get(cause, Restart())
@@ -111,9 +112,9 @@ class Limits:
         return ""
 
     def delay_s(self, cause: Cause) -> float:
-        """Back-off: none for the first quick failure, then doubling."""
+        """Back-off: none for the first quick failure unless the rule says so, then doubling."""
         rule = self.rule(cause)
-        doublings = min(self.past.quick - 2, 20)
+        doublings = min(self.past.quick - (1 if rule.wait_first else 2), 20)
         return 0.0 if doublings < 0 else min(rule.backoff_s * 2.0**doublings, rule.backoff_max_s)
 
 

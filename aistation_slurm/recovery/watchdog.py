@@ -47,7 +47,9 @@ _START_UP = {
     "unusable": "? No: its checkpoints cannot be used, it was not let start",
     "busy": "? No: another writer uses its checkpoint directory, it was not let start",
 }
-_RESTARTED = tuple(c.value for c in (Cause.INFRASTRUCTURE, Cause.HANG, Cause.RESUME_FAILED, Cause.TRANSIENT))
+_RESTARTED = tuple(
+    c.value for c in (Cause.INFRASTRUCTURE, Cause.HANG, Cause.RESUME_FAILED, Cause.TRANSIENT, Cause.BUSY)
+)
 
 
 class Watchdog:
@@ -282,7 +284,7 @@ class Watchdog:
         limits = self._limits(job, record)
         step = decide(job, attempt, verdict, limits, now, nodes, calm_since)
         if step.kind is not StepKind.WAIT:
-            self._tell(attempt, record, verdict, step)
+            self._tell(job, attempt, record, verdict, step)
         if step.kind in (StepKind.WAIT, StepKind.NOTHING) or not self._enforce:
             if step.final:
                 self._journal.mark(attempt, state="done")
@@ -340,9 +342,11 @@ class Watchdog:
             expired=frozenset(expired),
         )
 
-    def _tell(self, attempt: Attempt, record: Record, verdict: Verdict, step: Step) -> None:
+    def _tell(self, job: Job, attempt: Attempt, record: Record, verdict: Verdict, step: Step) -> None:
         """Say each new judgement of an attempt once, in the log and in the journal."""
-        told = f"{verdict.cause.value}/{step.kind.value}/{verdict.said}".rstrip("/") + ("" if self._enforce else "/observe")
+        told = f"{verdict.cause.value}/{step.kind.value}/{verdict.said}".rstrip("/") + (
+            "" if self._enforce else "/observe"
+        )
         if verdict.cause is Cause.NONE or told == record.told:
             return
         if step.kind is StepKind.NOTHING:
@@ -355,6 +359,8 @@ class Watchdog:
             kind, text = "observed", f"observe only: would {step.kind.value}: {step.why}"
         log.info("job %s: %s", attempt.job_id, text)
         now, bad = self._clock.now(), tuple(verdict.bad)
+        if verdict.cause is Cause.REQUEUED and self._enforce and tags.managed(job.admin_comment):
+            self._actor.mark_requeued(job, attempt)
         self._journal.tell(attempt, told, verdict.cause.value, text, time=now, kind=kind, bad=bad)
 
     # ---- acting
