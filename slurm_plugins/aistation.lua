@@ -86,6 +86,14 @@ end
 
 -- ---- opting in --------------------------------------------------------------------------------------------------------
 
+-- "nodes=2-4" of a job that asked for a range, which no output of Slurm tells once it has started; else nil. A field that
+-- cannot be read costs the range alone; the placement, which reads it too, says so in the log.
+local function range_of(job)
+  local read, fewest, most = pcall(function() return job.min_nodes, job.max_nodes end)
+  if not read or unset(fewest) or unset(most) or fewest < 1 or fewest >= most or most >= 1000000 then return nil end
+  return string.format("nodes=%d-%d", fewest, most)
+end
+
 -- The segment of AdminComment (which users cannot write) by which the watchdog and the agents know a managed job.
 local function tag_of(wanted, job)
   local words = { "ais", "resume=" .. wanted.RESUME }
@@ -93,10 +101,7 @@ local function tag_of(wanted, job)
   if max then words[#words + 1] = string.format("max=%d", max) end
   local hang = whole(wanted.HANG_TIMEOUT, 1, 10080)
   if hang then words[#words + 1] = string.format("hang=%d", hang) end
-  local fewest, most = job.min_nodes, job.max_nodes -- a range is told by no output of Slurm once the job has started
-  if not unset(fewest) and not unset(most) and 0 < fewest and fewest < most and most < 1000000 then
-    words[#words + 1] = string.format("nodes=%d-%d", fewest, most)
-  end
+  words[#words + 1] = range_of(job)
   return "[" .. table.concat(words, " ") .. "]"
 end
 
