@@ -3,7 +3,7 @@
 Two means, both undone when the job runs or its time is up. Facts from live 22.05.8 and its source:
 
 - A reservation ``ais-<job id>`` for the owner, with the job's ReservationName set to it. FLEX lets the job take nodes inside
-  and outside. Its own short Duration and PURGE_COMP end it where nobody does, and NO_HOLD_JOBS_AFTER lets the job go on then.
+  and outside. Its own short Duration and PURGE_COMP end it where nobody does, and NO_HOLD_JOBS_AFTER_END lets the job go on then.
 - Backlog takes a freed node within 30 ms of the requeue. So whoever requeues reserves the healthy nodes before
   (``keep_nodes``); the watchdog puts the job in (``apply_front``) once it is COMPLETING or PENDING.
 - The main scheduler passes over a job whose reservation has fewer nodes than the job asks for, FLEX or not
@@ -45,7 +45,7 @@ __all__ = [
 
 LOOK_S = 1.0
 """A job in front is looked at this often: nodes stay idle from its start until the undoing."""
-FLAGS = "IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER,PURGE_COMP=00:01:00"
+FLAGS = "IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER_END,PURGE_COMP=00:01:00"
 MARGIN = 1000
 """Ahead of the best by this much: priorities of waiting jobs grow with their age."""
 PRIORITY_MAX = 2**32 - 2

@@ -24,6 +24,8 @@ from aistation_slurm.slurm.client import Job, Node, Reservation, SlurmClient
 
 __all__ = ["Lend", "apply_lend", "apply_standby", "configured", "plan_lend", "plan_standby"]
 
+TAG_VALUE_MAX = 80
+"""Bytes of one value in AdminComment's tag."""
 WAITS_FOR_NODES = ("resources", "priority", "reqnodenotavail", "nodes required for job")
 """Beginnings of a pending job's reason, in lower case with blanks, that a spare can end; so can "None" (not looked at yet)."""
 
@@ -77,12 +79,21 @@ def plan_lend(
     missing = min(max(job.min_nodes or job.node_count, 1) - len(idle), len(lost) - len(pending))
     ready = [name for name in spares if name in there and name in fit and fit[name].state == "IDLE"]
     ready.sort(key=lambda name: name not in mine)  # begun by a watchdog that was killed: the same ones again
-    chosen = tuple(ready[: max(missing, 0)])
+    chosen = _that_fit_a_tag(ready[: max(missing, 0)])
     if not chosen:
         return None
     rest = tuple(name for name in there if name not in chosen)
     front = (*own.nodes, *chosen) if own is not None and job.reservation == own.name else ()
     return Lend(job.job_id, chosen, rest, front)
+
+
+def _that_fit_a_tag(names: Sequence[str]) -> tuple[str, ...]:
+    """A name that the tag does not hold would be taken back while the job waits for it."""
+    chosen: list[str] = []
+    for name in names:
+        if len(",".join([*chosen, name])) <= TAG_VALUE_MAX:
+            chosen.append(name)
+    return tuple(chosen)
 
 
 def _waits(job: Job) -> bool:

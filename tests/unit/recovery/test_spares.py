@@ -105,6 +105,23 @@ def test_what_stays_and_what_the_jobs_own_reservation_gets() -> None:
     assert lend(job(), reservations=(STANDBY, OWN)) == Lend(7, ("gpu8",), ("gpu9",), ())
 
 
+def test_no_more_than_the_jobs_tag_holds() -> None:
+    names = tuple(f"gpu-node-with-a-long-name-{i:02}" for i in range(6))
+    known = {name: Node(name, "IDLE", partitions=("gpu",)) for name in (*names, "gpu1")}
+    found = plan_lend(
+        job(node_count=9),
+        ("gpu1", "a", "b", "c", "d"),
+        ("a", "b", "c", "d"),
+        known,
+        (Reservation("ais-spares", names),),
+        Spares(nodes=names),
+        NOW,
+        NOW - 10,
+    )
+    assert found is not None
+    assert found.spares == names[:2]
+
+
 def test_the_tag_comes_first_and_the_whole_list_is_sent() -> None:
     slurm = Recorder(job())
     assert apply_lend(slurm, Lend(7, ("gpu8",), ("gpu9",), ("gpu1", "gpu8")), CONFIG) == "lent spare gpu8"
