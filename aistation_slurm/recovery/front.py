@@ -31,20 +31,19 @@ from aistation_slurm.slurm import hostlist, tags
 from aistation_slurm.slurm.client import Job, Node, Reservation, SlurmClient
 
 __all__ = [
-    "LOOK_S",
     "FrontPlan",
     "apply_front",
     "clear_leftovers",
     "keep_nodes",
     "leftovers",
+    "look_s",
     "plan_front",
     "reservation_name",
     "undo_due",
     "undo_front",
 ]
 
-LOOK_S = 1.0
-"""A job in front is looked at this often: nodes stay idle from its start until the undoing."""
+LOOK_S, LOOK_MAX_S = 1.0, 5.0
 FLAGS = "IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER_END,PURGE_COMP=00:01:00"
 MARGIN = 1000
 """Ahead of the best by this much: priorities of waiting jobs grow with their age."""
@@ -274,6 +273,15 @@ def _reserve(client: SlurmClient, job: Job, plan: FrontPlan, config: Front) -> t
         except SlurmRefused:
             pass
     return (), f"no nodes kept: {said}"
+
+
+def look_s(job: Job, now: float, config: Front) -> Optional[float]:
+    """Seconds to the next look at a job in front, None for others: nodes stay idle from its start until it is seen."""
+    tag = raised(job)
+    if tag is None or job.state != "PENDING":
+        return None
+    waited = max(now - (tag.until - config.keep_nodes_s), 0.0)
+    return min(max(waited / 30, LOOK_S), LOOK_MAX_S)
 
 
 def undo_due(job: Job, now: float) -> str:

@@ -12,9 +12,9 @@ from typing import Any, Optional
 
 import pytest
 
-from aistation_slurm.config import Front, Slurm, Spares
+from aistation_slurm.config import Elastic, Front, Slurm, Spares
 from aistation_slurm.errors import SlurmRefused
-from aistation_slurm.recovery import front, spares
+from aistation_slurm.recovery import elastic, front, spares
 from aistation_slurm.slurm.cli_backend import CliBackend
 from aistation_slurm.slurm.client import Job
 from tests.cluster import Cluster
@@ -199,3 +199,41 @@ def test_a_spare_replaces_the_drained_node_and_returns(cluster: Cluster, slurm: 
     assert due() is None
     (reservation,) = slurm.reservations()
     assert (reservation.name, reservation.nodes, reservation.users) == ("ais-spares", ("gpu4",), ("root",))
+
+
+def test_a_job_of_a_range_starts_smaller_and_grows_back(cluster: Cluster, slurm: CliBackend) -> None:
+    script = "srun --ntasks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE)) sleep 600"
+    job_id = cluster.submit(script, "--nodes=2-4", "--ntasks-per-node=2", "--ntasks=8", "--gpus-per-node=8")
+    cluster.wait_job(job_id, "RUNNING", timeout=60)
+    cluster.run(["scontrol", "update", f"JobId={job_id}", "AdminComment=[ais resume=auto nodes=2-4]"])
+    job = look(slurm, job_id)
+    assert len(job.nodes) == 4
+    bad = job.nodes[3]
+    cluster.run(["scontrol", "update", f"NodeName={bad}", "State=DRAIN", "Reason=ais:gpu.lost GPU3 x [abc123]"])
+
+    def requeue() -> None:
+        slurm.requeue(job)
+        cluster.wait_for(lambda: look(slurm, job_id).state == "PENDING", 60, "the job to be back in the queue")
+
+    def start() -> Job:
+        slurm.update_job(look(slurm, job_id), StartTime="now")
+        cluster.wait_job(job_id, "RUNNING", timeout=60)
+        return look(slurm, job_id)
+
+    config = Elastic(resize=True, after_s=60)
+    requeue()
+    now, nodes = time.time(), {node.name: node for node in slurm.nodes()}
+    smaller = elastic.plan_shrink(look(slurm, job_id), job.nodes, [bad], nodes, config, now, now - 61)
+    assert smaller is not None
+    assert elastic.apply_size(slurm, smaller) == "starts with 3 nodes and 6 tasks"
+    assert len(start().nodes) == 3
+
+    cluster.run(["scontrol", "update", f"NodeName={bad}", "State=RESUME"])
+    cluster.wait_for(lambda: slurm.nodes([bad])[0].schedulable, 60, "the node to be back")
+    requeue()
+    nodes = {node.name: node for node in slurm.nodes()}
+    larger = elastic.plan_growth(look(slurm, job_id), job.nodes, [], nodes, config)
+    assert larger is not None
+    assert elastic.apply_size(slurm, larger) == "starts with 4 nodes and 8 tasks"
+    again = start()
+    assert (len(again.nodes), again.admin_comment) == (4, "[ais resume=auto nodes=2-4]")

@@ -206,6 +206,21 @@ def test_an_ended_job_is_not_updated() -> None:
     assert slurm.done == [("delete", "ais-7")]
 
 
+@pytest.mark.parametrize(
+    ("seen", "now", "seconds"),
+    [
+        (job(), NOW, None),
+        (job(state="RUNNING", admin_comment=IN_FRONT), NOW, None),
+        (job(admin_comment=IN_FRONT), NOW, 1.0),
+        (job(admin_comment=IN_FRONT), NOW + 60, 2.0),
+        (job(admin_comment=IN_FRONT), NOW + 290, 5.0),
+        (job(admin_comment=IN_FRONT), NOW - 9999, 1.0),
+    ],
+)
+def test_how_often_it_is_looked_at(seen: Job, now: float, seconds: Optional[float]) -> None:
+    assert front.look_s(seen, now, CONFIG) == seconds
+
+
 # ---- doing
 
 
