@@ -121,10 +121,11 @@ class History:
                 return
 
 
-_BEGAN = re.compile(r"(?:sched: Allocate|backfill: Started) JobId=(\d+) (?:NodeList=|in \S+ on )(\S+)")
+_BEGAN = re.compile(r"(?:sched: Allocate|Started) JobId=(\d+) (?:NodeList=|in \S+ on )(\S+)")
 _ENDED = (
     re.compile(r"Requeuing JobId=(\d+)"),
     re.compile(r"requeue job JobId=(\d+) due to failure of node"),
+    re.compile(r"Batch JobId=(\d+) missing from batch node"),
     re.compile(r"_job_complete: JobId=(\d+) (?:done|WEXITSTATUS|WTERMSIG)"),
     re.compile(r"_slurm_rpc_kill_job: .*JobId=(\d+)"),
     re.compile(r"job_signal: .*JobId=(\d+)"),

@@ -137,10 +137,22 @@ def _outcome(
         own = any(line.what == "fails" and attempts and line.time >= attempts[-1].began - 1 for line in ledger)
         if own and ("no fault was found" in told or hits):
             return []
+        if _no_step(ledger):
+            return []
         if own:
             return [Violation("outcome", f"failed by itself, but its story does not say so: {told}", job_id)]
         return [Violation("lost", f"FAILED although not by itself; its story: {told}", job_id)]
     return [Violation("lost", f"{state} ({reason}) at the end; its story: {told}", job_id)]
+
+
+def _no_step(ledger: Sequence[Line]) -> bool:
+    """The last attempt gave up since srun could start nothing.
+
+    Slurm 22.05 now and then forgets a requeued job's GPUs ("_step_get_gres_cnt: node offset invalid"): no step starts then,
+    and the script cannot but fail.
+    """
+    last = [line.what for line in ledger if ledger and line.attempt == ledger[-1].attempt]
+    return "nostep" in last and "task" not in last
 
 
 def _untouched(watched: Watched) -> list[Violation]:

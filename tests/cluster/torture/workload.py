@@ -21,6 +21,7 @@ for again in 1 2 3 4 5 6 7 8; do  # srun gives up where slurmctld is away, befor
     code=$?
     [ $code = 0 ] && break
     grep -q " ${{SLURM_RESTART_COUNT:-0}} task " /shared/ledger/$SLURM_JOB_ID && break
+    say nostep "srun ended with $code"
     sleep 1
 done
 say end $code
