@@ -7,6 +7,7 @@ all before it are DOWN, and ``scontrol show config`` is answered, which a slurmc
 from __future__ import annotations
 
 import logging
+import math
 import re
 import socket
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ ALONE_LOOK_S = 3600.0
 """A backup controller that is added to slurm.conf is noticed by then, or at SIGHUP."""
 RETRY_S = 5.0
 FRESH_S = 2.0
+PROOF_S = 3.0
+"""A slurmctld in control answers the proof at once; in standby, Slurm's command waits for half of SlurmctldTimeout."""
 
 _LINE = re.compile(r"Slurmctld\((?:primary|backup\d*)\) at (\S+) is (UP|DOWN)")
 
@@ -129,7 +132,7 @@ class Primary:
             turn = turn_of(controllers, self._names)
             if turn is Turn.CANDIDATE and self._turn is not Turn.CANDIDATE:
                 # once: as long as none before it comes back, it keeps the control that it has
-                turn, controllers = self._proof(controllers)
+                turn, controllers = self._proof(controllers, PROOF_S + 2 * took_s)
         except SlurmUnavailable as exc:
             self._settle_unknown(str(exc))
             return
@@ -143,10 +146,10 @@ class Primary:
         self.detour_s = took_s if turn is Turn.CANDIDATE else 0.0
         self._settle(turn, acts, pause_s, self._words(turn, controllers))
 
-    def _proof(self, controllers: tuple[Controller, ...]) -> tuple[Turn, tuple[Controller, ...]]:
+    def _proof(self, controllers: tuple[Controller, ...], limit_s: float) -> tuple[Turn, tuple[Controller, ...]]:
         """A request that only a slurmctld in control answers, and who was there right after it."""
         try:
-            controllers = read_controllers(self._scontrol("show", "config"))
+            controllers = read_controllers(self._scontrol("show", "config", limit_s=limit_s))
         except SlurmUnavailable:
             return Turn.UNKNOWN, controllers
         return turn_of(controllers, self._names), controllers
@@ -180,10 +183,11 @@ class Primary:
             return f"stands by: {first} comes before this host and answers"
         return f"acts: this host is in control (controllers {hosts})"
 
-    def _scontrol(self, *words: str) -> str:
+    def _scontrol(self, *words: str, limit_s: float = math.inf) -> str:
         """Exit code 1 of ``ping`` says that none answers, in the same words as always."""
         path = str(Path(self._settings.bin_dir) / "scontrol")
+        limit_s = min(limit_s, self._settings.timeout_s)
         try:
-            return self._runner([path, *words], timeout_s=self._settings.timeout_s, conf=self._settings.conf)
+            return self._runner([path, *words], timeout_s=limit_s, conf=self._settings.conf)
         except SlurmRefused as exc:
             return str(exc)
