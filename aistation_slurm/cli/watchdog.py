@@ -95,8 +95,12 @@ def status(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> No
     path = Path(config.watchdog.journal)
     running = runs_here(path)
     recent = Journal(path, "", read_only=True).incidents(limit=5) if running or path.exists() else []
+    primary = Primary(config.slurm, SystemClock())
+    if running:
+        primary.acts()
     found: dict[str, Any] = {
         "running": running,
+        "turn": primary.state if running else "",
         "mode": config.watchdog.mode or config.mode,
         "journal": str(path),
         "spool": config.watchdog.spool_dir,
@@ -107,6 +111,8 @@ def status(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> No
         click.echo(json.dumps(found, indent=2))
     else:
         click.echo(f"watchdog {'runs' if running else 'does not run'} on this host, mode {found['mode']}")
+        if running:
+            click.echo(primary.state)
         click.echo(f"{found['waiting_events']} events wait in {found['spool']}")
         for row in recent:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))

@@ -101,6 +101,10 @@ def test_it_takes_events_until_it_is_told_to_stop(site: Site) -> None:
     status = site.call("watchdog", "status", "--json")
     assert status.returncode == 0
     assert json.loads(status.stdout)["running"] is True
+    assert json.loads(status.stdout)["turn"] == "acts: one is the only controller"
+    pair = "echo 'Slurmctld(primary) at one is UP'; echo 'Slurmctld(backup) at two is UP'"
+    site.answer("scontrol", pair)
+    assert "stands by: this host" in site.call("watchdog", "status").stdout
     second = site.call("watchdog", "once")
     assert (second.returncode, "another watchdog runs here" in second.stderr) == (3, True)
     process.send_signal(signal.SIGTERM)
