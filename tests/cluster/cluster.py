@@ -313,6 +313,10 @@ class Cluster(Fleet):
     def stop_watchdog(self, host: str = "") -> None:
         self.end_service(self._on("watchdog", host or self.controllers[0]), signal.SIGTERM)
 
+    def reload_watchdog(self, host: str = "") -> None:
+        """SIGHUP, as `systemctl reload` sends it."""
+        os.kill(self._services[self._on("watchdog", host or self.controllers[0])].pid, signal.SIGHUP)
+
     def kill_watchdog(self, host: str = "") -> None:
         """SIGKILL: it can save nothing."""
         self.end_service(self._on("watchdog", host or self.controllers[0]), signal.SIGKILL)

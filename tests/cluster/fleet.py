@@ -56,6 +56,10 @@ class Fleet:
             raise ClusterError("the cluster is not running")
         return self._dir
 
+    @property
+    def hosts_on(self) -> list[str]:
+        return list(self._hosts)
+
     def disk(self, name: str) -> Path:
         """The folder of one host that outlives its reboots (its /var, /tmp and /etc/aistation)."""
         return self.dir / "host" / name
