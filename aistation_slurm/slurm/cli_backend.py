@@ -36,12 +36,13 @@ _NO_JOBS = ("No jobs in the system", "slurm_load_jobs error: Invalid job id spec
 
 
 class CliBackend:
-    """One object per process; keeps nothing between calls but the cluster's name and the forms that work."""
+    """One object per process; keeps the cluster's name, the forms that work, and the last records, to share what is the same."""
 
     def __init__(self, settings: Slurm, runner: Runner = run_raw) -> None:
         """runner: starts one command; replaced in tests by one that answers with recorded text."""
         self._settings = settings
         self._runner = runner
+        self._reader = decode.Reader()
         self._cluster = ""
         self._jobs_as_text = False
         self._job_as_text = False
@@ -61,7 +62,7 @@ class CliBackend:
         """One RPC. Every state: a job that failed a minute ago is as interesting as one that runs."""
         if not self._jobs_as_text:
             try:
-                return decode.jobs_from_json(self._run_raw(*_JOBS))
+                return self._reader.jobs(self._run_raw(*_JOBS))
             except (SlurmUnavailable, SlurmRefused) as exc:
                 if not _lacks_json(exc):
                     raise
@@ -107,8 +108,8 @@ class CliBackend:
         if names:
             return self._nodes_of_text(hostlist.fold(names))
         forms: list[Callable[[], list[Node]]] = [
-            lambda: decode.nodes_from_json(self._run_raw("sinfo", "--all", "--json"), "sinfo --json"),
-            lambda: decode.nodes_from_json(self._run_raw("scontrol", "show", "nodes", "--json"), "scontrol --json"),
+            lambda: self._reader.nodes(self._run_raw("sinfo", "--all", "--json"), "sinfo --json"),
+            lambda: self._reader.nodes(self._run_raw("scontrol", "show", "nodes", "--json"), "scontrol --json"),
             self._nodes_of_text,
         ]
         while True:

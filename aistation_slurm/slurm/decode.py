@@ -33,7 +33,7 @@ from aistation_slurm.slurm.gres import tres_nodes
 from aistation_slurm.slurm.hostlist import HostlistError
 from aistation_slurm.slurm.states import UNKNOWN, job_state, node_state
 
-__all__ = ["jobs_from_json", "nodes_from_json", "number"]
+__all__ = ["Reader", "jobs_from_json", "nodes_from_json", "number"]
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class _NodeRow(msgspec.Struct, gc=False):
 
 
 class _JobsReply(msgspec.Struct):
-    jobs: Union[list[_JobRow], msgspec.UnsetType] = msgspec.UNSET
+    jobs: Union[list[msgspec.Raw], msgspec.UnsetType] = msgspec.UNSET
     errors: Any = None
 
 
@@ -116,7 +116,9 @@ class _NodesReply(msgspec.Struct):
 
 
 _Reply = TypeVar("_Reply", _JobsReply, _NodesReply)
+_Shape = TypeVar("_Shape")
 _JOBS: msgspec.json.Decoder[_JobsReply] = msgspec.json.Decoder(_JobsReply)
+_JOB: msgspec.json.Decoder[_JobRow] = msgspec.json.Decoder(_JobRow)
 _NODES: msgspec.json.Decoder[_NodesReply] = msgspec.json.Decoder(_NodesReply)
 
 
@@ -212,25 +214,78 @@ def _nice(value: Any) -> int:
 # ---- records
 
 
-def jobs_from_json(text: Union[str, bytes, bytearray], command: str = "squeue --json") -> list[Job]:
-    """Jobs of ``squeue --json`` (every state: filters of the command are ignored by some versions)."""
-    reply = _reply(text, "jobs", command, _JOBS)
-    assert reply.jobs is not msgspec.UNSET
-    found: dict[int, Job] = {}
-    for row in reply.jobs:
-        job_id = _at_least(1, row.job_id, 0)
-        if not job_id:
-            raise SlurmUnavailable(f"{command} printed a job without job_id; this list says nothing about jobs")
-        if job_id in found:
-            log.warning("job %d appears twice in the output of %s; not believed", job_id, command)
-            found[job_id] = Job(job_id, UNKNOWN)
-            continue
-        try:
-            found[job_id] = _job(job_id, row)
-        except HostlistError as exc:
-            log.warning("job %d in the output of %s is not believed: %s", job_id, command, exc)
-            found[job_id] = Job(job_id, UNKNOWN)
-    return list(found.values())
+Text = Union[str, bytes, bytearray]
+
+
+class Reader:
+    """Decodes one look after the other. A record that is as in the look before is the same object again.
+
+    Most of a cluster is, and to build thousands of records anew is the larger part of what a look costs.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+        """By a hash of the record's text: a job is several kB of it."""
+        self._nodes: dict[str, tuple[_NodeRow, Node]] = {}
+        """With the row, since the text of a node changes with its load."""
+
+    def jobs(self, text: Text, command: str = "squeue --json") -> list[Job]:
+        """Jobs of ``squeue --json`` (every state: filters of the command are ignored by some versions)."""
+        reply = _reply(text, "jobs", command, _JOBS)
+        assert reply.jobs is not msgspec.UNSET
+        known: dict[int, Job] = {}
+        found: dict[int, Job] = {}
+        for raw in reply.jobs:
+            digest = hash(bytes(raw))
+            job = self._jobs.get(digest) or _believed(raw, command)
+            known[digest] = job
+            if job.job_id in found:
+                log.warning("job %d appears twice in the output of %s; not believed", job.job_id, command)
+                job = Job(job.job_id, UNKNOWN)
+            found[job.job_id] = job
+        self._jobs = known
+        return list(found.values())
+
+    def nodes(self, text: Text, command: str = "sinfo --json") -> list[Node]:
+        """Nodes of ``sinfo --json`` (22.05) or ``scontrol show nodes --json``."""
+        reply = _reply(text, "nodes", command, _NODES)
+        assert reply.nodes is not msgspec.UNSET
+        found: dict[str, tuple[_NodeRow, Node]] = {}
+        for row in reply.nodes:
+            name = _text(row.name)
+            if not name or name in found:
+                what = f"{name!r} twice" if name else "a node without name"
+                raise SlurmUnavailable(f"{command} printed {what}; this list says nothing about nodes")
+            known = self._nodes.get(name)
+            found[name] = known if known is not None and known[0] == row else (row, _node(name, row))
+        self._nodes = found
+        return [node for _, node in found.values()]
+
+
+def jobs_from_json(text: Text, command: str = "squeue --json") -> list[Job]:
+    """Jobs of one answer."""
+    return Reader().jobs(text, command)
+
+
+def nodes_from_json(text: Text, command: str = "sinfo --json") -> list[Node]:
+    """Nodes of one answer."""
+    return Reader().nodes(text, command)
+
+
+def _believed(raw: msgspec.Raw, command: str) -> Job:
+    """One job; in state ``UNKNOWN`` where a hostlist of it is none. Raises SlurmUnavailable for what is no job at all."""
+    try:
+        row = _decode(bytes(raw), _JOB)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise SlurmUnavailable(f"{command} printed 'jobs' in a shape that is not known: {exc}") from exc
+    job_id = _at_least(1, row.job_id, 0)
+    if not job_id:
+        raise SlurmUnavailable(f"{command} printed a job without job_id; this list says nothing about jobs")
+    try:
+        return _job(job_id, row)
+    except HostlistError as exc:
+        log.warning("job %d in the output of %s is not believed: %s", job_id, command, exc)
+        return Job(job_id, UNKNOWN)
 
 
 def _job(job_id: int, row: _JobRow) -> Job:
@@ -283,37 +338,27 @@ def _job(job_id: int, row: _JobRow) -> Job:
     )
 
 
-def nodes_from_json(text: Union[str, bytes, bytearray], command: str = "sinfo --json") -> list[Node]:
-    """Nodes of ``sinfo --json`` (22.05) or ``scontrol show nodes --json``."""
-    reply = _reply(text, "nodes", command, _NODES)
-    assert reply.nodes is not msgspec.UNSET
-    found: dict[str, Node] = {}
-    for row in reply.nodes:
-        name = _text(row.name)
-        if not name or name in found:
-            what = f"{name!r} twice" if name else "a node without name"
-            raise SlurmUnavailable(f"{command} printed {what}; this list says nothing about nodes")
-        state, flags = node_state(row.state, row.state_flags)
-        found[name] = Node(
-            name=name,
-            state=state,
-            flags=flags,
-            reason=_text(row.reason),
-            reason_user=_text(row.reason_set_by_user),
-            reason_time=_time(row.reason_changed_at),
-            boot_time=_time(row.boot_time),
-            slurmd_start_time=_time(row.slurmd_start_time),
-            partitions=_texts(row.partitions),
-            comment=_text(row.comment),
-            gres=_text(row.gres),
-            extra=_text(row.extra),
-            hostname=_text(row.hostname),
-            features=_texts(row.active_features),
-        )
-    return list(found.values())
+def _node(name: str, row: _NodeRow) -> Node:
+    state, flags = node_state(row.state, row.state_flags)
+    return Node(
+        name=name,
+        state=state,
+        flags=flags,
+        reason=_text(row.reason),
+        reason_user=_text(row.reason_set_by_user),
+        reason_time=_time(row.reason_changed_at),
+        boot_time=_time(row.boot_time),
+        slurmd_start_time=_time(row.slurmd_start_time),
+        partitions=_texts(row.partitions),
+        comment=_text(row.comment),
+        gres=_text(row.gres),
+        extra=_text(row.extra),
+        hostname=_text(row.hostname),
+        features=_texts(row.active_features),
+    )
 
 
-def _reply(text: Union[str, bytes, bytearray], key: str, command: str, decoder: msgspec.json.Decoder[_Reply]) -> _Reply:
+def _reply(text: Text, key: str, command: str, decoder: msgspec.json.Decoder[_Reply]) -> _Reply:
     """The whole answer. Empty or broken output is an error, never "none".
 
     So is a filled ``errors`` list: with slurmctld down, 22.05 ends with code 0, an empty list and the error in there.
@@ -334,7 +379,7 @@ def _reply(text: Union[str, bytes, bytearray], key: str, command: str, decoder: 
     return reply
 
 
-def _decode(text: Union[str, bytes, bytearray], decoder: msgspec.json.Decoder[_Reply]) -> _Reply:
+def _decode(text: Text, decoder: msgspec.json.Decoder[_Shape]) -> _Shape:
     """Users may name a job with bytes that are no UTF-8, and Slurm prints them as they are."""
     try:
         return decoder.decode(text)

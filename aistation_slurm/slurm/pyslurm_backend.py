@@ -69,7 +69,7 @@ class PyslurmBackend(CliBackend):
     def jobs(self) -> list[Job]:
         """One RPC."""
         text = self._ask({"call": "jobs"})
-        return super().jobs() if text is None else decode.jobs_from_json(text, "pyslurm")
+        return super().jobs() if text is None else self._reader.jobs(text, "pyslurm")
 
     def job(self, job_id: int) -> Optional[Job]:
         """Two RPCs (pyslurm loads the steps too)."""
@@ -85,7 +85,7 @@ class PyslurmBackend(CliBackend):
     def nodes(self, names: Sequence[str] = ()) -> list[Node]:
         """Two RPCs. A few nodes by name through scontrol, which asks for those alone."""
         text = None if names else self._ask({"call": "nodes"})
-        return super().nodes(names) if text is None else decode.nodes_from_json(text, "pyslurm")
+        return super().nodes(names) if text is None else self._reader.nodes(text, "pyslurm")
 
     def close(self) -> None:
         """End the child."""

@@ -23,9 +23,17 @@ from rich.table import Table
 
 RECORDED = Path(__file__).resolve().parents[1] / "unit/slurm/recorded/22.05.8"
 START = 1_796_091_137
-RPCS = {"squeue": 1, "sinfo": 2, "scontrol": 2}
+RPCS = {"squeue": 1, "sinfo": 2, "scontrol": 1}
 """Requests to slurmctld that one run of the command makes, counted with sdiag on 22.05.8."""
-FIRST_LOOK_S = 300.0
+SCRIPT = """#!/bin/sh
+echo {command} >>{calls}
+case "$*" in *reservation*) echo "No reservations in the system"; exit;; esac
+exec cat {answer}
+"""
+FIRST_LOOK_S = 180.0
+LOOK_EVERY_S = 30.0
+"""Default of watchdog.poll_s."""
+CALM_S = 3
 CPU_AIM_PERCENT, MEMORY_AIM_MB, RPC_AIM = 5.0, 100.0, 1.0
 
 
@@ -96,13 +104,13 @@ class Site:
         for command, text in {
             "squeue": squeue_text(managed, finished),
             "sinfo": sinfo_text(nodes),
-            "scontrol": "ClusterName             = big\n",
+            "scontrol": "ClusterName             = big\nSlurmctld(primary) at ctl is UP\n",
         }.items():
             answer = folder / f"{command}.out"
             answer.write_text(text, encoding="utf-8")
             self.bytes += answer.stat().st_size
             script = folder / "bin" / command
-            script.write_text(f"#!/bin/sh\necho {command} >>{self.calls}\nexec cat {answer}\n", encoding="utf-8")
+            script.write_text(SCRIPT.format(command=command, calls=self.calls, answer=answer), encoding="utf-8")
             script.chmod(0o755)
         self.config = folder / "aistation.toml"
         self.config.write_text(
@@ -163,15 +171,16 @@ def _first_look(console: Console, site: Site, process: subprocess.Popen[bytes], 
     )
 
 
-def _calm(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the process is between two looks."""
+def _calm(process: subprocess.Popen[bytes]) -> float:
+    """Wait until the process is between two looks; the seconds that it has been so by then."""
     watched = psutil.Process(process.pid)
     calm = 0
-    while calm < 3:
+    while calm < CALM_S:
         before = watched.cpu_times()
         time.sleep(1)
         after = watched.cpu_times()
         calm = calm + 1 if after.user + after.system - before.user - before.system < 0.1 else 0
+    return float(calm)
 
 
 def _idle(
@@ -183,15 +192,17 @@ def _idle(
     managed: int,
     finished: int,
 ) -> None:
+    """From the end of one look to the end of a later one, so that whole periods are measured."""
     watched = psutil.Process(process.pid)
+    looks = max(1, round(seconds / LOOK_EVERY_S))
     before, asked, began = watched.cpu_times(), site.asked(), time.monotonic()
-    with console.status(f"nothing happens for {seconds:.0f} s"):
-        while time.monotonic() - began < seconds:
-            time.sleep(1)
-            if process.poll() is not None:
-                raise RuntimeError(f"the watchdog ended with code {process.returncode}")
-        _calm(process)
-    took, after = time.monotonic() - began, watched.cpu_times()
+    with console.status(f"nothing happens for {looks} looks"):
+        while (site.asked() - asked)["squeue"] < looks:
+            time.sleep(0.2)
+            if process.poll() is not None or time.monotonic() - began > looks * LOOK_EVERY_S + FIRST_LOOK_S:
+                raise RuntimeError(f"the watchdog took {(site.asked() - asked)['squeue']} of {looks} looks")
+        calm_s = _calm(process)
+    took, after = time.monotonic() - began - calm_s, watched.cpu_times()
     runs = site.asked() - asked
     own = after.user + after.system - before.user - before.system
     theirs = after.children_user + after.children_system - before.children_user - before.children_system

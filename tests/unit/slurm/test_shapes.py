@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.slurm.client import FINISHED, Job, Node
-from aistation_slurm.slurm.decode import jobs_from_json, nodes_from_json
+from aistation_slurm.slurm.decode import Reader, jobs_from_json, nodes_from_json
 from aistation_slurm.slurm.record import jobs_from_text, nodes_from_text
 from aistation_slurm.slurm.states import JOB_STATES, NODE_STATES, UNKNOWN, job_state, node_state
 from tests.unit.slurm.replies import recorded
@@ -265,6 +265,24 @@ def test_a_job_that_cannot_be_read_hides_no_other(shape: Shape, caplog: pytest.L
     assert [(job.job_id, job.state) for job in twice] == [(3, UNKNOWN)]
     assert caplog.text.count("not believed") == 2
     assert (once.state, again.state) == ("RUNNING", "RUNNING")
+
+
+def test_what_has_not_changed_is_the_same_record(shape: Shape) -> None:
+    reader = Reader()
+
+    def look(*rows: dict[str, Any]) -> dict[int, Job]:
+        return {job.job_id: job for job in reader.jobs(json.dumps({"jobs": rows, "errors": []}))}
+
+    first = look(shape.job(job_id=1), shape.job(job_id=2), shape.job(job_id=3))
+    second = look(shape.job(job_id=1), shape.job(job_id=2, admin_comment="[ais resume=auto attempt=1]"))
+    assert second[1] is first[1]
+    assert (second[2].admin_comment, set(second)) == ("[ais resume=auto attempt=1]", {1, 2})
+    assert look(shape.job(job_id=1), shape.job(job_id=1))[1].state == UNKNOWN
+    assert look(shape.job(job_id=1))[1] == first[1], "twice, once, does not stay"
+    assert look() == {}
+    nodes = [reader.nodes(json.dumps({"nodes": [shape.node("IDLE", *flags)]}))[0] for flags in ((), (), ("DRAIN",), ())]
+    assert nodes[0] is nodes[1]
+    assert [node.drained for node in nodes] == [False, False, True, False]
 
 
 def test_bytes_that_are_no_utf_8() -> None:
