@@ -20,7 +20,8 @@ from aistation_slurm.node import acted, history, jobs
 from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.drain import Outcome, drain_node
 from aistation_slurm.node.requeue import Reach, RequeuedAttempts, held_gpus, requeue_attempt, victims
-from aistation_slurm.slurm.client import SlurmClient
+from aistation_slurm.recovery.front import keep_nodes
+from aistation_slurm.slurm.client import Job, SlurmClient
 
 __all__ = ["Reaction"]
 
@@ -215,27 +216,30 @@ class Reaction:
             return True
         records = jobs.read_all(self.state_dir)
         reach = self._reach(pending.findings)
+        everyone = self.client.jobs()
         left = [
             job
-            for job in victims(self.client.jobs(), self.node, records, reach)
+            for job in victims(everyone, self.node, records, reach)
             if (job.job_id, job.start_time or 0) not in self.done
         ]
+
+        def keep(job: Job) -> str:
+            return keep_nodes(self.client, job, (self.node,), self.config.front, everyone)
+
         complete = True
         for job in left:
             note = self._note(pending, held_gpus(job, records.get(job.job_id)))
-            sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic, note)
+            sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic, note, keep)
             complete = complete and sent
         # one that was not sent either went away by itself or could not be looked at in time: look again
         return complete
 
     def _note(self, pending: _Pending, held: Optional[frozenset[int]]) -> str:
-        """The check to note in the job itself, where the node's one reason does not tell of this job's own fault; else ""."""
+        """The check to note in the job itself: the node's one reason may tell of another fault."""
 
         def concerns(finding: Finding) -> bool:
             return self._reach([finding]).concerns(held)
 
-        if pending.told and concerns(pending.findings[0]):
-            return ""
         return next((f.check for f in pending.findings if concerns(f)), pending.findings[0].check)
 
     def _reach(self, findings: Sequence[Finding]) -> Reach:

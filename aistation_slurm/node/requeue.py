@@ -128,10 +128,12 @@ def requeue_attempt(
     done: RequeuedAttempts,
     monotonic: Callable[[], float] = time.monotonic,
     note: str = "",
+    keep: Callable[[Job], str] = lambda _: "",
 ) -> bool:
     """Requeue this attempt if it still runs here. True when Slurm took the request.
 
-    note: the failed check, where the node's drain is someone else's and so does not tell the watchdog why.
+    note: the failed check, for the watchdog: in the job itself, since the node's drain may be someone else's, and its event may
+    be lost with its controller. keep: called right before the request; what it says is logged.
 
     Raises SlurmUnavailable: nothing is known; call again later, which looks first. Raises OSError when the attempt cannot
     be remembered (nothing was sent).
@@ -154,6 +156,9 @@ def requeue_attempt(
     if now.het_job_id is not None and now.het_job_id != now.job_id:
         # Slurm requeues a heterogeneous job as a whole, through its first component
         leader = client.job(now.het_job_id) or now
+    kept = keep(now)
+    if kept:
+        log.info("job %s: %s", now.argument, kept)
     done.add(attempt)
     if note:
         _tell_watchdog(client, now, tags.fault_text(note, node, seen.start_time))

@@ -8,10 +8,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from aistation_slurm.config import Front
 from aistation_slurm.errors import SlurmRefused
 from aistation_slurm.findings import is_our_reason
 from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict
 from aistation_slurm.recovery.clock import Clock
+from aistation_slurm.recovery.front import keep_nodes
 from aistation_slurm.recovery.policy import Limits, Step, StepKind
 from aistation_slurm.slurm import hostlist, tags
 from aistation_slurm.slurm.client import Job, SlurmClient
@@ -45,8 +47,9 @@ class Outcome:
 class Actor:
     """Raises SlurmUnavailable (it is not known whether the change was made) and SlurmRefused (it was not)."""
 
-    def __init__(self, client: SlurmClient, clock: Clock) -> None:
-        self._client, self._clock = client, clock
+    def __init__(self, client: SlurmClient, clock: Clock, keep: Front) -> None:
+        """keep: how long the healthy nodes of a job are kept for it over a requeue."""
+        self._client, self._clock, self._keep = client, clock, keep
 
     def apply(self, job: Job, attempt: Attempt, verdict: Verdict, step: Step, limits: Limits) -> Outcome:
         """``job`` as it was judged. At most one look and two changes."""
@@ -55,7 +58,9 @@ class Actor:
         if fresh is None:
             return Outcome("gone: Slurm no longer has the job", "done")
         if step.kind is StepKind.REQUEUE:
-            return self._requeue(fresh, job, self._clock.monotonic() - asked)
+            notes = self._keep_nodes(fresh, tuple(verdict.bad)) if fresh.state == "RUNNING" else ()
+            outcome = self._requeue(fresh, job, self._clock.monotonic() - asked)
+            return replace(outcome, notes=notes + outcome.notes)
         if step.kind is StepKind.DOWN:
             return self._give_up_nodes(fresh, step)
         if fresh.state in ("COMPLETED", "CANCELLED"):
@@ -83,6 +88,11 @@ class Actor:
             self._client.update_job(job, AdminComment=tags.tag_with(job.admin_comment, tag))
         except SlurmRefused as exc:
             log.info("job %s: %s", job.argument, exc)
+
+    def _keep_nodes(self, fresh: Job, bad: tuple[str, ...]) -> tuple[str, ...]:
+        """Backlog takes a freed node within 30 ms of the requeue: what is to be kept is kept before it."""
+        said = keep_nodes(self._client, fresh, bad, self._keep, self._client.jobs())
+        return (said,) if said else ()
 
     def _give_up_nodes(self, fresh: Job, step: Step) -> Outcome:
         """DOWN ends every job on a node: only where none but this one is there, and where the reason still is ours."""

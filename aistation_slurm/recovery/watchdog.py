@@ -21,6 +21,7 @@ from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.exclusions import expire
 from aistation_slurm.recovery.journal import Journal, Record
 from aistation_slurm.recovery.past import Past, past_of, progress_of
+from aistation_slurm.recovery.places import Places
 from aistation_slurm.recovery.policy import Limits, Step, StepKind, decide, readmit
 from aistation_slurm.recovery.primary import FRESH_S, Primary
 from aistation_slurm.recovery.suspects import BlackHoles
@@ -64,7 +65,7 @@ class Watchdog:
         # an intent this old whose effect is not seen had none: the command and its request are over
         self._settle_s = config.slurm.timeout_s + 2.0
         self._client, self._journal, self._clock = client, journal, clock
-        self._actor = Actor(client, clock)
+        self._actor = Actor(client, clock, config.front)
         self._primary = primary
         self._next_poll = 0.0
         self._due: dict[int, float] = {}
@@ -73,6 +74,7 @@ class Watchdog:
         self._told_runs: set[tuple[int, int]] = set()
         self._trouble = ""
         self._next_cleaning = 0.0
+        self._places = Places(config, client, journal, clock, act=self._enforce)
         self._black_holes = BlackHoles(
             client, journal, config.watchdog, str(Path(config.watchdog.journal).parent), act=self._enforce
         )
@@ -161,11 +163,18 @@ class Watchdog:
         self._told_runs = {key for key in self._told_runs if key[0] in present}
         for job in managed:
             self._step_alone(job)
+        self._places.poll(jobs, self._nodes, self._waiting(managed))
         for job_id in open_jobs - present:
             self._journal.forget(job_id)
         now = self._clock.now()
         self._black_holes.look(jobs, self._nodes, now)
         expire(self._client, self._journal, managed, now, self._config.exclusion_s, act=self._enforce)
+
+    def _waiting(self, managed: Iterable[Job]) -> list[tuple[Job, Record]]:
+        """Jobs that were restarted and have not started yet."""
+        pending = [job for job in managed if job.state == "PENDING" and not job.completing and job.priority]
+        records = [(job, self._journal.last(job.job_id)) for job in pending if job.restart_cnt]
+        return [(job, record) for job, record in records if record is not None and record.state == "restarted"]
 
     def _keep_house(self) -> None:
         """Once a day: what is old leaves the journal."""
@@ -204,6 +213,9 @@ class Watchdog:
 
     def _step(self, job: Job, nodes: Mapping[str, Node]) -> None:
         """Note what is seen of the job, and take its next step where one is due."""
+        in_front_s = self._places.look(job)
+        if in_front_s is not None:
+            self._due[job.job_id] = self._clock.monotonic() + in_front_s
         self._note_running(job)
         self._note_start_up(job)
         record = self._journal.last(job.job_id)
@@ -285,6 +297,8 @@ class Watchdog:
         step = decide(job, attempt, verdict, limits, now, nodes, calm_since)
         if step.kind is not StepKind.WAIT:
             self._tell(job, attempt, record, verdict, step)
+        if job.state == "PENDING" and not job.completing and step.kind in (StepKind.WAIT, StepKind.START):
+            self._places.requeued(job, record, tuple(verdict.bad))
         if step.kind in (StepKind.WAIT, StepKind.NOTHING) or not self._enforce:
             if step.final:
                 self._journal.mark(attempt, state="done")

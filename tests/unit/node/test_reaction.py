@@ -136,15 +136,18 @@ def test_a_job_beside_the_lost_gpu_goes_on(node: SimNode, clock: Clock) -> None:
     assert slurm.made("requeue") == ["requeue 8"]
 
 
-def test_a_job_whose_own_fault_the_reason_does_not_tell_carries_it_itself(node: SimNode, clock: Clock) -> None:
-    """The node's reason names GPU 3 only; the watchdog must know that the job on GPU 0 met a fault too."""
+def test_each_job_carries_its_own_fault(node: SimNode, clock: Clock) -> None:
+    """The node's reason names GPU 3 only; and a watchdog elsewhere knows of the fault even where the event was lost."""
     slurm = FakeSlurm(job(7), job(8))
     jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset({0, 1}), "auto", 1.0))
     jobs.write(str(node.run), JobRecord(8, 20001, 0, frozenset({2, 3}), "auto", 1.0))
     both = [node.finding("gpu.lost", 3), node.finding("gpu.xid", 0)]
     reaction(node, slurm, clock).see(both, complete=True)
     assert sorted(slurm.made("requeue")) == ["requeue 7", "requeue 8"]
-    assert slurm.made("update") == ["update 7 [ais resume=auto max=3 fault=gpu.xid@gpu1@1000]"]
+    assert sorted(slurm.made("update")) == [
+        "update 7 [ais resume=auto max=3 fault=gpu.xid@gpu1@1000]",
+        "update 8 [ais resume=auto max=3 fault=gpu.lost@gpu1@1000]",
+    ]
 
 
 def test_an_older_drain_of_ours_does_not_tell_of_a_new_fault(node: SimNode, clock: Clock) -> None:

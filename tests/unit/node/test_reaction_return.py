@@ -146,7 +146,7 @@ def test_a_drain_by_the_gate_is_not_repeated_after_an_administrator_gave_the_nod
     for _ in range(2):
         react.see([finding], complete=True)
     assert slurm.made("requeue") == ["requeue 7"]
-    assert slurm.made("update") == [], "the node's reason tells of this very fault"
+    assert slurm.made("update") == ["update 7 [ais resume=auto max=3 fault=gpu.lost@gpu1@1000]"]
     slurm.set_node("gpu1", "")
     react.see([finding], complete=True)
     assert slurm.made("drain") == []

@@ -84,6 +84,8 @@ class SimJob:
     partition: str = "gpu"
     array: Optional[tuple[int, int]] = None
     het: int = 0
+    nice: int = 0
+    reservation: str = ""
     fits: tuple[str, ...] = ()
     """Nodes with the features that the job asks for; empty: all."""
     starts: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
@@ -106,6 +108,7 @@ class Sim:
         self.nodes = {f"gpu{i}": SimNode(f"gpu{i}") for i in range(1, nodes + 1)}
         self.jobs: dict[int, SimJob] = {}
         self.calls: list[str] = []
+        self.reservations: dict[str, str] = {}
         self.changes: list[str] = []
         self.down = False
         self.new_shape = False
@@ -228,6 +231,9 @@ class Sim:
             return json.dumps({"errors": [], "nodes": [self._node_json(node) for node in self.nodes.values()]})
         if words[:3] == ["scontrol", "show", "node"]:
             return "\n\n".join(self._node_text(self.nodes[name]) for name in hostlist.expand(words[3]))
+        if words[:3] == ["scontrol", "show", "reservation"]:
+            shown = [f"ReservationName={name} {text}" for name, text in self.reservations.items()]
+            return "\n\n".join(shown) or "No reservations in the system\n"
         for start, said in self.refuse.items():
             if line.startswith(start):
                 raise SlurmRefused(f"{line}: {said}")
@@ -249,6 +255,18 @@ class Sim:
                 raise SlurmRefused(f"{line}: Job is no longer pending execution")
             job.holds += 1
             job.priority, job.reason, job.description = 0, "JobHeldUser", ""
+        elif words[:3] == ["scontrol", "create", "reservation"]:
+            fields = dict(word.split("=", 1) for word in words[3:])
+            begin, end = _local(int(self.clock.now())), _local(int(self.clock.now()) + 300)
+            nodes = f"Nodes={fields['Nodes']} Flags={fields['Flags']} Users={fields['Users']}"
+            self.reservations[fields["ReservationName"]] = f"StartTime={begin} EndTime={end}\n   {nodes}"
+        elif words[:2] == ["scontrol", "delete"]:
+            name = words[2].partition("=")[2]
+            if self.reservations.pop(name, None) is None:
+                raise SlurmRefused(f"{line}: Requested reservation is invalid")
+        elif words[:2] == ["scontrol", "update"] and words[2].startswith("ReservationName="):
+            if words[2].partition("=")[2] not in self.reservations:
+                raise SlurmRefused(f"{line}: Requested reservation is invalid")
         elif words[:2] == ["scontrol", "update"]:
             fields = dict(word.split("=", 1) for word in words[2:])
             if "NodeName" in fields:
@@ -287,6 +305,8 @@ class Sim:
             if not set(names) <= set(self.nodes):
                 raise SlurmRefused(f"{line}: Invalid node name specified for job {job.job_id}")
             job.excluded = names
+        job.reservation = fields.get("ReservationName", job.reservation)
+        job.nice = int(fields.get("Nice", job.nice))
         job.comment = fields.get("Comment", job.comment)
         job.admin_comment = fields.get("AdminComment", job.admin_comment)
         if "StartTime" in fields:
@@ -320,6 +340,8 @@ class Sim:
             "batch_flag": job.batch,
             "gres_detail": [job.gres] * len(job.nodes) if job.state == "RUNNING" else [],
             "het_job_id": job.het,
+            "nice": job.nice,
+            "resv_name": job.reservation,
             "array_job_id": job.array[0] if job.array else 0,
             "array_task_id": job.array[1] if job.array else None,
         }
