@@ -23,7 +23,7 @@ __all__ = ["CliBackend", "Runner"]
 
 log = logging.getLogger(__name__)
 
-Runner = Callable[..., Union[str, bytearray]]
+Runner = Callable[..., Union[str, memoryview]]
 """Signature of :func:`aistation_slurm.slurm.command.run_raw`, or of ``run``."""
 
 _JOBS = ("squeue", "--all", "--local", "--states=all", "--json")
@@ -50,9 +50,9 @@ class CliBackend:
 
     def _run(self, command: str, *arguments: str) -> str:
         out = self._run_raw(command, *arguments)
-        return out if isinstance(out, str) else out.decode("utf-8", "replace")
+        return out if isinstance(out, str) else str(out, "utf-8", "replace")
 
-    def _run_raw(self, command: str, *arguments: str) -> Union[str, bytearray]:
+    def _run_raw(self, command: str, *arguments: str) -> Union[str, memoryview]:
         path = str(Path(self._settings.bin_dir) / command)
         return self._runner([path, *arguments], timeout_s=self._settings.timeout_s, conf=self._settings.conf)
 

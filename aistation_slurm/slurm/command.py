@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import selectors
 import signal
@@ -52,12 +53,12 @@ def run(argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[
     made is then not known) and SlurmRefused (the controller answered and said no). The whole process group ends with the
     command.
     """
-    return run_raw(argv, timeout_s=timeout_s, conf=conf, env=env).decode("utf-8", "replace")
+    return str(run_raw(argv, timeout_s=timeout_s, conf=conf, env=env), "utf-8", "replace")
 
 
 def run_raw(
     argv: Sequence[str], *, timeout_s: float, conf: str = "", env: Optional[dict[str, str]] = None
-) -> bytearray:
+) -> memoryview:
     """The same, as the bytes that were printed, held once: squeue's JSON of a large cluster is tens of megabytes."""
     inherited = env if env is not None else os.environ
     environment = {key: value for key, value in inherited.items() if not key.startswith(_STEERING)}
@@ -89,7 +90,7 @@ def run_raw(
         raise
     if process.returncode == 0:
         return out
-    said = " ".join((err or out).decode("utf-8", "replace").split())
+    said = " ".join(str(err or out, "utf-8", "replace").split())
     said = said or f"exit code {process.returncode} and no message"
     if process.returncode < 0 or any(text in said for text in _UNREACHABLE):
         raise SlurmUnavailable(f"{name}: {said}")
@@ -97,14 +98,34 @@ def run_raw(
     raise SlurmRefused(f"{asked}: {said}")
 
 
-def _outputs(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
+class _Buffer:
+    """Grows, and goes back to the system when it is dropped: malloc keeps a freed block of many megabytes for the next."""
+
+    def __init__(self) -> None:
+        self._map = mmap.mmap(-1, READ_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._used = 0
+
+    def read(self, fd: int) -> bool:
+        """Take what is there; False at its end."""
+        if len(self._map) - self._used < READ_BYTES:
+            self._map.resize(2 * len(self._map))
+        with memoryview(self._map) as whole, whole[self._used : self._used + READ_BYTES] as free:
+            count = os.readv(fd, [free])
+        self._used += count
+        return count > 0
+
+    def content(self) -> memoryview:
+        return memoryview(self._map)[: self._used]
+
+
+def _outputs(process: subprocess.Popen[bytes], deadline: float) -> tuple[memoryview, memoryview]:
     """Both outputs to their ends, and the exit code taken. Raises TimeoutError.
 
     Not ``communicate``: it holds everything that was printed three times over.
     """
     assert process.stdout is not None
     assert process.stderr is not None
-    found = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    found = {process.stdout.fileno(): _Buffer(), process.stderr.fileno(): _Buffer()}
     with selectors.DefaultSelector() as selector:
         for fd in found:
             selector.register(fd, selectors.EVENT_READ)
@@ -113,9 +134,7 @@ def _outputs(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearr
             if not ready and time.monotonic() >= deadline:
                 raise TimeoutError
             for key, _ in ready:
-                data = os.read(key.fd, READ_BYTES)
-                found[key.fd] += data
-                if not data:
+                if not found[key.fd].read(key.fd):
                     selector.unregister(key.fd)
     out, err = found.values()
     try:
@@ -123,7 +142,7 @@ def _outputs(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearr
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     _close(process)
-    return out, err
+    return out.content(), err.content()
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

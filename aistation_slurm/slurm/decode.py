@@ -214,7 +214,7 @@ def _nice(value: Any) -> int:
 # ---- records
 
 
-Text = Union[str, bytes, bytearray]
+Text = Union[str, bytes, bytearray, memoryview]
 
 
 class Reader:
@@ -368,7 +368,8 @@ def _reply(text: Text, key: str, command: str, decoder: msgspec.json.Decoder[_Re
     except msgspec.ValidationError as exc:
         raise SlurmUnavailable(f"{command} printed {key!r} in a shape that is not known: {exc}") from exc
     except (msgspec.DecodeError, RecursionError) as exc:
-        what = "printed nothing" if not text.strip() else f"printed no JSON with {key!r}"
+        empty = len(text) < 100 and not (text if isinstance(text, str) else bytes(text)).strip()
+        what = "printed nothing" if empty else f"printed no JSON with {key!r}"
         raise SlurmUnavailable(f"{command} {what}; this says nothing about {key}") from exc
     if reply.errors:
         errors = reply.errors if isinstance(reply.errors, list) else [reply.errors]
@@ -388,7 +389,7 @@ def _decode(text: Text, decoder: msgspec.json.Decoder[_Shape]) -> _Shape:
     except msgspec.DecodeError as exc:
         if isinstance(text, str) or "UTF-8" not in str(exc):
             raise
-        return decoder.decode(text.decode("utf-8", "replace"))
+        return decoder.decode(str(text, "utf-8", "replace"))
 
 
 def _error_text(error: Any) -> str:
