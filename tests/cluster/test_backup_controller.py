@@ -35,7 +35,7 @@ PYTHON = "/opt/aistation/.venv/bin/python"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=4, backup=True, config={"watchdog": {"poll_s": 5.0}}) as up:
+    with Cluster(nodes=3, backup=True, config={"watchdog": {"poll_s": 5.0}}) as up:
         for name in up.names:
             up.stop_agent(name)
         yield up
