@@ -15,7 +15,7 @@ ROUNDS, SEED = 12, 1
 @pytest.mark.timeout(600)
 def test_a_dozen_rounds() -> None:
     with Site() as site:
-        campaign = Campaign(site, ROUNDS, SEED, say=print)
+        campaign = Campaign(site, ROUNDS, SEED, say=print, patient=False)
         campaign.run()
         assert not campaign.found, "\n\n".join(found.story for found in campaign.found)
         assert len(campaign.history.jobs) >= 4, "too few jobs ran for this to show anything"

@@ -25,6 +25,8 @@ ACTIVE_JOBS = 5
 ROUND_S = (2.0, 9.0)
 SETTLED_S = 75.0
 """A failure may be found to be a node's fault up to a minute later."""
+NOT_SPED_UP_S = 20.0
+"""A job that waits longer for its begin time than this was left to Slurm: watchdog's death and full disks end sooner."""
 LAUNCH_S = 25.0
 """A script starts at most this long after the allocation; the wait for slurmctld's return included."""
 END_S = 240.0
@@ -42,7 +44,11 @@ class Found:
 
 
 class Campaign:
-    """One run. ``say`` gets a line for each thing that is done; ``progress`` the number of rounds that are over."""
+    """One run. ``say`` gets a line for each thing that is done; ``progress`` the number of rounds that are over.
+
+    patient: at the end Slurm's own delay of 121 s is waited for; else the jobs' users end it. ``delayed`` are the opted-in
+    jobs that met it without having asked for it: not lost, but not sped up either.
+    """
 
     def __init__(
         self,
@@ -51,8 +57,10 @@ class Campaign:
         seed: int,
         say: Callable[[str], None] = lambda _: None,
         progress: Callable[[int], None] = lambda _: None,
+        patient: bool = True,
     ) -> None:
-        self.site, self.rounds, self.seed = site, rounds, seed
+        self.site, self.rounds, self.seed, self._patient = site, rounds, seed, patient
+        self.delayed: set[int] = set()
         self._say, self._progress = say, progress
         self.history = History()
         self.operator = Operator(site, self.history, say)
@@ -66,6 +74,8 @@ class Campaign:
         self._nodes: dict[str, dict[str, Any]] = {}
         self._told: set[tuple[str, int, str]] = set()
         self._admin_since: dict[str, float] = {}
+        self._ending_since = 0.0
+        self._waiting: dict[int, float] = {}
         self._fuses: list[int] = []
         self._fuse_deed: Optional[Deed] = None
         self._watchdog_back = 0.0
@@ -116,6 +126,7 @@ class Campaign:
         """Undo everything, let the jobs come to rest, judge them."""
         self._say("all rounds done: waiting for repairs and jobs")
         deadline = time.monotonic() + END_S
+        self._ending_since = time.time()
         while time.monotonic() < deadline:
             self.look()
             if not (self._schedule or self.operator.care or self._fuses) and self._at_rest():
@@ -133,6 +144,8 @@ class Campaign:
             if not job.plan.opted_in and job.state == "PENDING" and job.row.get("state_reason") != "None":
                 job.cancelled_by_us = True
                 self.site.try_run("scancel", str(job.job_id))
+            elif not self._patient and now > self._ending_since + NOT_SPED_UP_S:
+                self.start_now(job)  # where it waits for its begin time
             if job.state not in OVER:
                 resting = resting and self._held_for_good(job)
             elif job.state != "COMPLETED" and job.over_since is not None and now < job.over_since + 15:
@@ -173,6 +186,7 @@ class Campaign:
             if row["job_id"] in self.history.jobs:
                 self.history.jobs[row["job_id"]].see(row, now)
                 self._mind_launch(self.history.jobs[row["job_id"]])
+                self._mind_delay(self.history.jobs[row["job_id"]], now)
 
     def _mind_launch(self, job: Watched) -> None:
         """Requeue, as an administrator would, what Slurm itself forgot to launch.
@@ -190,6 +204,15 @@ class Campaign:
             self.do(Deed(self.round, time.time(), "never launched", job=job.job_id)).until = time.time()
             for wait in (4.0, 9.0):
                 self.later(wait, lambda: self.start_now(job))
+
+    def _mind_delay(self, job: Watched, now: float) -> None:
+        """Count the jobs that the watchdog leaves to Slurm's own delay."""
+        if job.state != "PENDING" or job.row.get("state_reason") != "BeginTime" or not job.plan.opted_in:
+            self._waiting.pop(job.job_id, None)
+        elif now > self._waiting.setdefault(job.job_id, now) + NOT_SPED_UP_S:
+            mine = [d for d in self.history.deeds if d.job == job.job_id and d.kind in ("requeue", "never launched")]
+            if not mine:
+                self.delayed.add(job.job_id)
 
     def _read_controller_log(self) -> None:
         text = self.site.logs("slurmctld")[self._log_read :]

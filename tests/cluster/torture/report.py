@@ -113,6 +113,7 @@ def verdict(campaign: Campaign) -> Table:
         shown.add_row(f"jobs {name}", f"{len(chosen)}: " + ", ".join(f"{n} {state}" for state, n in ends.most_common()))
     restarts = sum(int(job.row.get("restart_cnt") or 0) for job in jobs)
     shown.add_row("restarts; lives of the watchdog", f"{restarts}; {campaign.watchdog_lives}")
+    shown.add_row("jobs left to Slurm's own delay after a fault", str(len(campaign.delayed)))
     counts = Counter(found.violation.kind for found in campaign.found)
     for kind, text in KINDS.items():
         shown.add_row(text, f"[red]{counts[kind]}" if counts[kind] else "0")
