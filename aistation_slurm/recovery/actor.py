@@ -162,7 +162,14 @@ class Actor:
         even where it is not excluded. Returns what was left out and why.
         """
         refused: Optional[SlurmRefused] = None
-        for without in ((), ("Comment",), ("ExcNodeList",), ("Comment", "ExcNodeList"), ("Comment", "AdminComment")):
+        for without in (
+            (),
+            ("Switches",),
+            ("Comment",),
+            ("ExcNodeList",),
+            ("Comment", "ExcNodeList"),
+            ("Comment", "AdminComment"),
+        ):
             left = {key: value for key, value in fields.items() if key not in without}
             if without and not set(without) <= set(fields):
                 continue
@@ -213,15 +220,35 @@ class Actor:
             tag["ran"] = str(limits.progress.counted)
         if limits.progress.step is not None:
             tag["step"] = str(limits.progress.step)
+        wait_s = _switch_wait_s(fresh)
+        if wait_s:
+            tag["swait"] = str(wait_s)
         fields = {
             "AdminComment": tags.tag_with(fresh.admin_comment, tag),
             "Comment": tags.comment_with(fresh.comment, f"restart {restart}{away}{later}: {words}"),
         }
         if step.start_now:
             fields["StartTime"] = _begin(step)
+        if wait_s:
+            fields["Switches"] = self._switches(fresh, wait_s, attempt, limits)
         if set(step.exclude) != set(fresh.excluded_nodes):
             fields["ExcNodeList"] = hostlist.fold(step.exclude)
         return fields
+
+    def _switches(self, fresh: Job, wait_s: int, attempt: Attempt, limits: Limits) -> str:
+        """``--switches=N@wait`` again: Slurm counts the wait from the job's very first try and never anew (job_test.c), so
+        that a job that ran for a while would not wait at all. Slurm cuts it at SchedulerParameters=max_switch_wait.
+        """
+        waits_of_before = [time for time in (fresh.submit_time, limits.past.first_start, attempt.start_time) if time]
+        elapsed = max(self._clock.now() - min(waits_of_before), 0.0)
+        minutes, seconds = divmod(round(elapsed) + wait_s, 60)
+        return f"{fresh.required_switches}@{minutes}:{seconds:02d}"
+
+
+def _switch_wait_s(job: Job) -> int:
+    """What the job asked for at first; the present value already holds what an earlier restart has added."""
+    told = tags.read_tag(job.admin_comment).get("swait", "")
+    return int(told) if told.isdecimal() and len(told) < 8 else (job.switch_wait_s if job.required_switches else 0)
 
 
 def _begin(step: Step) -> str:

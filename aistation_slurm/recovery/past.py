@@ -46,13 +46,15 @@ class Progress:
 class Past:
     """restarts: by us, of this job. own: those that use up the job's own budget. by_cause: per cause.
 
-    quick: attempts in a row, the last one included, that ended within ``watchdog.quick_s`` or never ran.
+    quick: attempts in a row, the last one included, that ended within ``watchdog.quick_s`` or never ran. first_start: unix
+    time of the first attempt that is known, 0 for none.
     """
 
     restarts: int = 0
     own: int = 0
     by_cause: Mapping[str, int] = field(default_factory=dict)
     quick: int = 0
+    first_start: int = 0
 
 
 def past_of(attempts: Sequence[PastAttempt], tag: Mapping[str, str], quick_s: float) -> Past:
@@ -74,7 +76,7 @@ def past_of(attempts: Sequence[PastAttempt], tag: Mapping[str, str], quick_s: fl
         if one.seen and one.ended is not None and one.ended - one.start_time >= quick_s:
             break
         quick += 1
-    return Past(restarts, own, by_cause, quick)
+    return Past(restarts, own, by_cause, quick, min((one.start_time for one in attempts), default=0))
 
 
 def progress_of(tag: Mapping[str, str], comment: str) -> Progress:

@@ -62,6 +62,7 @@ class Job:
     requeue: Optional[bool] = None
     batch: bool = True
     required_switches: int = 0
+    switch_wait_s: int = 0
     gres_detail: tuple[str, ...] = ()
     std_out: str = ""
     cron: bool = False

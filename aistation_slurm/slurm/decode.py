@@ -75,6 +75,7 @@ class _JobRow(msgspec.Struct, gc=False):
     batch_flag: Any = None
     required_switches: Any = None
     minimum_switches: Any = None
+    maximum_switch_wait_time: Any = None
     gres_detail: Any = None
     standard_output: Any = None
     stdout_expanded: Any = None
@@ -327,6 +328,7 @@ def _job(job_id: int, row: _JobRow) -> Job:
         requeue=_flag(row.requeue),
         batch=_flag(row.batch_flag) is not False,
         required_switches=_at_least(0, switches, 0),
+        switch_wait_s=_at_least(0, row.maximum_switch_wait_time, 0),
         gres_detail=tuple(_text(item) for item in row.gres_detail) if isinstance(row.gres_detail, list) else (),
         std_out=_text(row.stdout_expanded) or _text(row.standard_output),
         cron=bool(_text(row.cron)) or "CRON_JOB" in _texts(row.flags),

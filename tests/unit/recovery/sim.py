@@ -85,6 +85,8 @@ class SimJob:
     array: Optional[tuple[int, int]] = None
     het: int = 0
     nice: int = 0
+    switches: tuple[int, int] = (0, 0)
+    """Leaf switches asked for, and seconds to wait for them."""
     reservation: str = ""
     fits: tuple[str, ...] = ()
     """Nodes with the features that the job asks for; empty: all."""
@@ -305,6 +307,10 @@ class Sim:
             if not set(names) <= set(self.nodes):
                 raise SlurmRefused(f"{line}: Invalid node name specified for job {job.job_id}")
             job.excluded = names
+        if "Switches" in fields:
+            count, _, wait = fields["Switches"].partition("@")
+            minutes, _, seconds = wait.partition(":")
+            job.switches = (int(count), int(minutes) * 60 + int(seconds))
         job.reservation = fields.get("ReservationName", job.reservation)
         job.nice = int(fields.get("Nice", job.nice))
         job.comment = fields.get("Comment", job.comment)
@@ -341,6 +347,8 @@ class Sim:
             "gres_detail": [job.gres] * len(job.nodes) if job.state == "RUNNING" else [],
             "het_job_id": job.het,
             "nice": job.nice,
+            "minimum_switches": job.switches[0],
+            "maximum_switch_wait_time": job.switches[1],
             "resv_name": job.reservation,
             "array_job_id": job.array[0] if job.array else 0,
             "array_task_id": job.array[1] if job.array else None,

@@ -16,7 +16,7 @@ NEWEST = attempt(900, by_us=False)
 
 def test_restarts_are_counted_by_cause_and_the_present_attempts_own_is_not() -> None:
     rows = [attempt(900), attempt(700), attempt(500, cause="hang"), attempt(300, by_us=False)]
-    assert past_of(rows, {}, 300.0) == Past(2, 1, {"infrastructure": 1, "hang": 1}, 0)
+    assert past_of(rows, {}, 300.0) == Past(2, 1, {"infrastructure": 1, "hang": 1}, 0, 300)
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,19 @@ def test_a_failure_right_after_the_first_start_is_the_users(world: World) -> Non
     assert (job.state, job.requeues) == ("FAILED", [])
 
 
+def test_the_wait_for_few_leaf_switches_counts_anew_at_each_restart(world: World) -> None:
+    """Slurm counts it from the very first try: what has passed since is added, each time to what was asked at first."""
+    job = world.running(node_count=1, switches=(1, 300))
+    for restart in (1, 2):
+        world.run_for(400, step_s=1.0)
+        world.sim.drain(job.nodes[0])
+        world.sim.agent_requeues(job)
+        world.run_until(lambda want=restart: restarted(job, want))
+    asked = [change.rpartition("Switches=1@")[2].split()[0] for change in world.sim.changes if "Switches=" in change]
+    waits = [int(text.partition(":")[0]) * 60 + int(text.partition(":")[2]) for text in asked]
+    assert [round(wait, -2) for wait in waits] == [700, 1100]
+
+
 def test_slurms_word_for_a_dead_node_that_is_back_is_enough(world: World) -> None:
     """NODE_FAIL, requeued by us: the restart is sped up though no node shows a fault any more."""
     job = world.running(node_count=1)
