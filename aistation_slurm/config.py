@@ -49,10 +49,57 @@ class Expect(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     rate_gbps: Optional[Annotated[float, msgspec.Meta(gt=0)]] = None
     """Rate each judged InfiniBand port must reach. Unset: a port below the majority of its own kind of card fails."""
     ignore_hcas: tuple[str, ...] = ()
-    """Shell patterns of RDMA devices that are never judged (management and storage ports)."""
+    """Shell patterns of RDMA devices that are never judged (management and storage ports): name, PCI address, board, interface."""
+    roce_gid_index: Optional[Count] = None
+    """Index at which each RoCE HCA must have a RoCE v2 GID with an address. Unset: where most of the node's HCAs have it."""
+    mtu: Optional[Annotated[int, msgspec.Meta(ge=256, le=65535)]] = None
+    """MTU that the interface of each RoCE HCA must have. Unset: that of most of its kind in the node."""
+    ecc_uncorrectable: Count = 0
+    """Uncorrectable GPU memory errors since the driver was loaded above which the card fails."""
+    ecc_corrected: Count = 50_000_000
+    """Corrected GPU memory errors since the driver was loaded above which is warned."""
+    ecc_sram_lifetime: Count = 4
+    """Uncorrectable SRAM errors in a card's life above which is warned: another card is due."""
+    remapped_rows: Count = 512
+    """Rows remapped for uncorrectable errors above which is warned."""
+    retired_pages: Count = 10
+    """Pages retired (cards before Ampere) above which is warned."""
+    throttle_percent: Percent = 60.0
+    """Share of the looks of 10 minutes with HW slowdown, thermal slowdown or power brake from which is warned."""
+    nvlink_errors_per_min: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    pcie_replays_per_min: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    pcie_width: Optional[Annotated[int, msgspec.Meta(ge=1, le=32)]] = None
+    """Lanes each GPU must have. Unset: what its slot and most like cards of the node have."""
+    driver: str = ""
+    """NVIDIA driver version. Empty: not judged."""
+    vbios: str = ""
+    """VBIOS of all GPUs. Empty: that of most like cards of the node."""
+    persistence: bool = True
+    """Warn where persistence mode is off."""
+    mig: Optional[bool] = None
+    peermem: Optional[bool] = None
+    """nvidia-peermem has to be loaded. Unset: unless driver and kernel offer DMA-BUF."""
     memory_available_percent: Percent = 2.0
     disk_free_percent: Percent = 2.0
     disk_paths: tuple[str, ...] = ("/tmp", "/var/spool/slurmd")
+
+
+class Fabric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Limits of what fabric counters may rise by."""
+
+    flap_window_s: Seconds = 43200.0
+    """A lost link counts for this long; then ``fabric.flap`` clears by itself."""
+    flap_warn: Annotated[int, msgspec.Meta(ge=1)] = 3
+    flap_fail: Annotated[int, msgspec.Meta(ge=1)] = 10
+    """More lost links than this in the window fail."""
+    bit_error_rate: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-12
+    """Symbol errors beyond this share of the bits warn."""
+    errors_per_hour: dict[str, Annotated[int, msgspec.Meta(ge=1)]] = {}
+    """Counter name -> limit, for the counters of ``fabric.errors`` whose own limit does not suit the site."""
+    pause_percent: Percent = 10.0
+    """Of the time, that an interface may send pause frames."""
+    ethtool_every_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    """How often the agent asks drivers for their statistics; it costs more than all other fabric facts. 0: never."""
 
 
 class Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -248,6 +295,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     mode: Mode = "enforce"
     probe: Probe = Probe()
     expect: Expect = Expect()
+    fabric: Fabric = Fabric()
     node: Node = Node()
     gate: Gate = Gate()
     agent: Agent = Agent()

@@ -25,7 +25,14 @@ class GpuProcess(msgspec.Struct, frozen=True):
 
 
 class GpuSnapshot(msgspec.Struct, frozen=True):
-    """One GPU. pci: ``0000:8f:00.0``. errors: question -> NVML's error name. Memory in bytes, temperature in degrees C."""
+    """One GPU. pci: ``0000:8f:00.0``. errors: question -> NVML's error name. None: not supported, or not told.
+
+    Memory in bytes, temperatures in degrees C, power in mW, clocks in MHz. ecc_volatile, ecc_aggregate: uncorrectable errors
+    since the driver was loaded and of the card's life; sram_*: the part of them outside device memory (Ampere and newer).
+    retired_*: pages (before Ampere). banks_spent: memory banks with no spare row left. throttle: clock event reason bits.
+    thermal_ns: time that heat has held the clocks down. nvlink_errors: kind -> count over all links. architecture: NVML's
+    number (7 Ampere, 9 Hopper). fabric_state, fabric_status: registration with the fabric manager (3 and 0: done).
+    """
 
     index: int
     pci: str = ""
@@ -46,6 +53,42 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
     memory_used: Optional[int] = None
     recovery_action: Optional[int] = None
     processes: tuple[GpuProcess, ...] = ()
+    architecture: Optional[int] = None
+    vbios: str = ""
+    inforom: str = ""
+    ecc_enabled: Optional[bool] = None
+    ecc_pending: Optional[bool] = None
+    ecc_aggregate: Optional[int] = None
+    ecc_corrected: Optional[int] = None
+    sram_volatile: Optional[int] = None
+    sram_aggregate: Optional[int] = None
+    sram_threshold: Optional[bool] = None
+    remap_correctable: Optional[int] = None
+    banks_spent: Optional[int] = None
+    retired_single: Optional[int] = None
+    retired_double: Optional[int] = None
+    retired_pending: Optional[bool] = None
+    nvlink_errors: dict[str, int] = {}
+    fabric_state: Optional[int] = None
+    fabric_status: int = 0
+    thermal_ns: Optional[int] = None
+    temperature_slowdown: Optional[int] = None
+    temperature_shutdown: Optional[int] = None
+    temperature_memory: Optional[int] = None
+    temperature_memory_max: Optional[int] = None
+    power: Optional[int] = None
+    power_limit: Optional[int] = None
+    power_default: Optional[int] = None
+    utilization: Optional[int] = None
+    sm_clock: Optional[int] = None
+    sm_clock_max: Optional[int] = None
+    pcie_gen: Optional[int] = None
+    pcie_max_gen: Optional[int] = None
+    pcie_width: Optional[int] = None
+    pcie_max_width: Optional[int] = None
+    pcie_replays: Optional[int] = None
+    persistence: Optional[bool] = None
+    mig_pending: Optional[bool] = None
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):
@@ -79,6 +122,8 @@ def _read(library: str, step: Step) -> dict[str, Any]:
     """In the child: real pynvml over the library found (or named: then loaded first, so that its SONAME is taken)."""
     import pynvml
 
+    from aistation_slurm.probes.nvml_gpu import error_name, read_gpu, text_of
+
     if library:
         try:
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
@@ -93,103 +138,8 @@ def _read(library: str, step: Step) -> dict[str, Any]:
         count = pynvml.nvmlDeviceGetCount()
         at = "nvmlSystemGetDriverVersion"
         step(at)
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        driver = text_of(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as exc:
         missing = exc.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-        return {"absent": missing, "error": f"{at}: {_name(pynvml, exc)}"}
-    return {"gpus": [_gpu(pynvml, i, step) for i in range(count)], "driver": driver}
-
-
-def _name(pynvml: Any, exc: Any) -> str:
-    for name in dir(pynvml):
-        if name.startswith("NVML_ERROR_") and getattr(pynvml, name) == exc.value:
-            return name
-    return f"NVML error {exc.value}"
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _gpu(pynvml: Any, index: int, step: Step) -> dict[str, Any]:
-    out: dict[str, Any] = {"index": index, "errors": {}}
-
-    def ask(name: str, call: Callable[[], Any]) -> Any:
-        for again in (True, False):
-            step(f"{name}({index})")
-            try:
-                return call()
-            except pynvml.NVMLError as exc:
-                if exc.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
-                    return None
-                if exc.value == pynvml.NVML_ERROR_UNKNOWN and again:
-                    continue  # one failed read may be a race with a reset or with a process that ends
-                out["errors"][name] = _name(pynvml, exc)
-                out["lost"] = out.get("lost", False) or exc.value == pynvml.NVML_ERROR_GPU_IS_LOST
-                return None
-        return None
-
-    handle = ask("nvmlDeviceGetHandleByIndex", lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
-    if handle is None:
-        return out
-    pci = ask("nvmlDeviceGetPciInfo", lambda: pynvml.nvmlDeviceGetPciInfo(handle))
-    if pci is not None:
-        out["pci"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
-    for key, call in (
-        ("uuid", pynvml.nvmlDeviceGetUUID),
-        ("serial", pynvml.nvmlDeviceGetSerial),
-        ("name", pynvml.nvmlDeviceGetName),
-    ):
-        found = ask(call.__name__, lambda call=call: call(handle))  # type: ignore[misc]
-        out[key] = "" if found is None else _text(found)
-    minor = ask("nvmlDeviceGetMinorNumber", lambda: pynvml.nvmlDeviceGetMinorNumber(handle))
-    out["minor"] = -1 if minor is None else int(minor)
-    out["ecc_volatile"] = ask(
-        "nvmlDeviceGetTotalEccErrors",
-        lambda: pynvml.nvmlDeviceGetTotalEccErrors(
-            handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        ),
-    )
-    remap = ask("nvmlDeviceGetRemappedRows", lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
-    if remap is not None:
-        out.update(remap_uncorrectable=int(remap[1]), remap_pending=bool(remap[2]), remap_failed=bool(remap[3]))
-    out["throttle"] = ask(
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-        lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-    )
-    out["temperature"] = ask(
-        "nvmlDeviceGetTemperature",
-        lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-    )
-    memory = ask("nvmlDeviceGetMemoryInfo", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
-    out["memory_used"] = None if memory is None else int(memory.used)
-    out["recovery_action"] = _recovery_action(pynvml, handle, ask)
-    mig = ask("nvmlDeviceGetMigMode", lambda: pynvml.nvmlDeviceGetMigMode(handle))
-    out["mig"] = bool(mig and mig[0])
-    out["nvlinks"] = _nvlinks(pynvml, handle, index, step)
-    running = ask("nvmlDeviceGetComputeRunningProcesses", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    out["processes"] = [{"pid": p.pid, "used": p.usedGpuMemory} for p in running or ()]
-    return out
-
-
-def _recovery_action(pynvml: Any, handle: Any, ask: Callable[[str, Callable[[], Any]], Any]) -> Optional[int]:
-    """0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset; None where the driver has no such field."""
-    field = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
-    if field is None:
-        return None
-    values = ask("nvmlDeviceGetFieldValues", lambda: pynvml.nvmlDeviceGetFieldValues(handle, [field]))
-    if not values or values[0].nvmlReturn != 0:
-        return None
-    return int(values[0].value.uiVal)
-
-
-def _nvlinks(pynvml: Any, handle: Any, index: int, step: Step) -> list[bool]:
-    """Active or not, per link; ends at the first link number that the card does not have."""
-    found = []
-    for link in range(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18)):
-        step(f"nvmlDeviceGetNvLinkState({index},{link})")
-        try:
-            found.append(bool(pynvml.nvmlDeviceGetNvLinkState(handle, link)))
-        except pynvml.NVMLError:
-            break
-    return found
+        return {"absent": missing, "error": f"{at}: {error_name(pynvml, exc)}"}
+    return {"gpus": [read_gpu(pynvml, i, step) for i in range(count)], "driver": driver}

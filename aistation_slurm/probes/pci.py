@@ -6,11 +6,12 @@ Reading these files of a sick device can block: call :func:`read_gpus` in a chil
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
-__all__ = ["PciGpu", "read_gpus"]
+__all__ = ["PciGpu", "has_bus", "read_gpus"]
 
 _VENDOR = "0x10de"
 _CLASSES = ("0x0300", "0x0302")
@@ -19,12 +20,25 @@ _CLASSES = ("0x0300", "0x0302")
 
 @dataclass(frozen=True)
 class PciGpu:
-    """address: ``0000:8f:00.0``. alive: None where the configuration could not be read. minor: of /dev/nvidiaN."""
+    """address: ``0000:8f:00.0``. alive: None where the configuration could not be read. minor: of /dev/nvidiaN.
+
+    width, speed: lanes and GT/s of the link now; max_*: what the device can; slot_*: what the port above it can. None where
+    the tree does not say. vbios, model: as the driver tells them; "" where it does not. name: the PCI device id.
+    """
 
     address: str
     alive: Optional[bool]
     minor: int = -1
     uuid: str = ""
+    name: str = ""
+    model: str = ""
+    vbios: str = ""
+    width: Optional[int] = None
+    max_width: Optional[int] = None
+    slot_width: Optional[int] = None
+    speed: Optional[float] = None
+    max_speed: Optional[float] = None
+    slot_speed: Optional[float] = None
 
 
 def read_gpus(root: Path, step: Callable[[str], None] = lambda _: None) -> list[PciGpu]:
@@ -42,9 +56,59 @@ def read_gpus(root: Path, step: Callable[[str], None] = lambda _: None) -> list[
         step(f"/proc/driver/nvidia of {path.name}")
         information = _information(root / "proc/driver/nvidia/gpus" / path.name / "information")
         minor = information.get("Device Minor", "")
-        uuid = information.get("GPU UUID", "")
-        found.append(PciGpu(path.name, alive, int(minor) if minor.isdigit() else -1, uuid))
+        found.append(
+            PciGpu(
+                path.name,
+                alive,
+                int(minor) if minor.isdigit() else -1,
+                information.get("GPU UUID", ""),
+                _line(path / "device"),
+                information.get("Model", ""),
+                information.get("Video BIOS", ""),
+                **_link(path),
+            )
+        )
     return found
+
+
+def has_bus(root: Path) -> bool:
+    """True where the PCI tree can be seen at all, so that a GPU that is not in it is not there."""
+    try:
+        return any((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return False
+
+
+def _link(device: Path) -> dict[str, Any]:
+    """The device's own link, and what the port above it offers (its folder is the parent of the device's)."""
+    slot = _real(device).parent
+    return {
+        "width": _lanes(device / "current_link_width"),
+        "max_width": _lanes(device / "max_link_width"),
+        "slot_width": _lanes(slot / "max_link_width"),
+        "speed": _speed(device / "current_link_speed"),
+        "max_speed": _speed(device / "max_link_speed"),
+        "slot_speed": _speed(slot / "max_link_speed"),
+    }
+
+
+def _real(device: Path) -> Path:
+    try:
+        return device.resolve()
+    except (OSError, RuntimeError):
+        return device
+
+
+def _lanes(path: Path) -> Optional[int]:
+    """0, 63 and 255 are what a link that is down or a device that is off the bus gives."""
+    text = _line(path).lstrip("x")
+    return int(text) if text.isdigit() and 1 <= int(text) <= 32 else None
+
+
+def _speed(path: Path) -> Optional[float]:
+    """``16.0 GT/s PCIe`` (older kernels: ``16 GT/s``) -> 16.0; ``Unknown`` -> None."""
+    match = re.match(r"(\d+(?:\.\d+)?) GT/s", _line(path))
+    return float(match.group(1)) if match else None
 
 
 def _alive(device: Path) -> Optional[bool]:

@@ -122,7 +122,11 @@ class Hardware:
         for folder in ("sys/class/infiniband", "sys/bus/pci/devices", "proc/driver/nvidia/gpus"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         self.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07\n")
-        self.put("proc/modules", "nvidia 56823808 32 - Live 0x0000000000000000 (POE)\nmlx5_core 2318336 1 - Live 0x0\n")
+        self.put(
+            "proc/modules",
+            "nvidia 56823808 32 - Live 0x0000000000000000 (POE)\nnvidia_peermem 16384 0 - Live 0x0\n"
+            "mlx5_core 2318336 1 - Live 0x0\n",
+        )
         self.put("proc/loadavg", "0.52 0.58 0.59 1/1840 4321\n")
         self.write_meminfo(available_kib=2_040_109_465)
         events = [line for line in self.nvml.text().splitlines() if line.startswith("event ")]
