@@ -8,29 +8,22 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Optional
 
-import msgspec
-
 from aistation_slurm.config import Config
-from aistation_slurm.detectors import ALL, driver_hang, fabric, gpu, host
+from aistation_slurm.detectors import ALL, fabric, host
 from aistation_slurm.detectors.kernel_events import Event, find_events
-from aistation_slurm.findings import Finding, Scope, Status, worst
+from aistation_slurm.findings import Finding, Status, worst
+from aistation_slurm.node import fabric_look
+from aistation_slurm.node.gpu_look import captured_gpus, look_at_gpus
 from aistation_slurm.probes import host as host_probe
-from aistation_slurm.probes import nvml as nvml_probe
-from aistation_slurm.probes import pending
-from aistation_slurm.probes.child import run_child
-from aistation_slurm.probes.gres import gpu_minors
 from aistation_slurm.probes.klog import KernelLog
 from aistation_slurm.probes.klog_text import log_lines, read_text
 from aistation_slurm.probes.nvml import NvmlSnapshot
-from aistation_slurm.probes.pci import PciGpu, read_gpus
-from aistation_slurm.probes.rdma import PortSnapshot, read_ports
+from aistation_slurm.probes.pci import PciGpu
+from aistation_slurm.probes.rdma import PortSnapshot
 
 __all__ = ["GpuRow", "NodeReport", "PortRow", "check_capture", "check_node", "kernel_events"]
 
 _GPU_EVENTS = ("xid", "sxid", "gpu_lost")
-SYSFS_DEADLINE_S = 3.0
-FULL_PROFILE_PATIENCE = 3.0
-"""The full profile gives NVML this many deadlines: nobody waits for it, and without persistence mode it is slow."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +38,13 @@ class GpuRow:
 
 @dataclass(frozen=True)
 class PortRow:
-    """name: ``mlx5_3/1``. judged: False for ports that no check looks at."""
+    """name: ``mlx5_3/1``. judged: False for ports that no check looks at. kind: ``ib``, ``roce``, ``efa``, ``iwarp``, ``other``."""
 
     name: str
     rate_gbps: Optional[float]
     link_layer: str
     judged: bool
+    kind: str = "ib"
 
 
 @dataclass(frozen=True)
@@ -79,6 +73,9 @@ class NodeReport:
             "time": self.time,
             "profile": self.profile,
             "findings": [f.as_json() for f in self.findings],
+            "ports": [
+                {"name": p.name, "kind": p.kind, "rate_gbps": p.rate_gbps, "judged": p.judged} for p in self.ports
+            ],
         }
 
 
@@ -100,41 +97,21 @@ def check_node(
     root, boot = Path(config.probe.root), host_probe.boot_id()
     name = node or host_probe.node_name()
     found: list[Finding] = []
-    blocked: list[pending.Blocked] = []
-    nvml, pci, ports = NvmlSnapshot(absent=True), [], []
+    nvml = NvmlSnapshot(absent=True)
+    ports: list[PortSnapshot] = []
+    pci: Sequence[PciGpu] = ()
     state_dir = Path(config.node.state_dir)
     if _wanted("gpu", only):
-        settings = config.probe
-        if profile == "full":
-            patience = settings.nvml_deadline_s * FULL_PROFILE_PATIENCE
-            settings = msgspec.structs.replace(settings, nvml_deadline_s=patience)
-        bus, stuck = pending.call(
-            "pci", lambda step: msgspec.to_builtins(read_gpus(root, step)), SYSFS_DEADLINE_S, state_dir, boot
-        )
-        pci = msgspec.convert(bus.value or [], list[PciGpu])
-        blocked += [stuck] if stuck else []
-        asked, stuck = pending.call("nvml", nvml_probe.question(settings), settings.nvml_deadline_s, state_dir, boot)
-        nvml = nvml_probe.snapshot(asked)
-        blocked += [stuck] if stuck else []
         log_error = _log_error(config.probe.kmsg)
         if events is None:
             events = [] if log_error else kernel_events(config)
         told = [e for e in events if e.kind in _GPU_EVENTS]
-        expected, whole = _expected_gpus(config, name), not host_probe.inside_job()
-        facts = gpu.GpuFacts(nvml, pci, told, expected, whole, log_error, bus.error)
-        judged = gpu.findings(facts)
-        if judged:
-            late = asked.error if asked.late else ""
-            found += [*judged, _driver_hang(blocked, late, config.probe.hang_confirm_s)]
+        gpus = look_at_gpus(config, name, boot, now, told, log_error, profile)
+        nvml, pci = gpus.nvml, gpus.pci
+        found += gpus.findings
     if _wanted("fabric", only):
-        read, _ = pending.call(
-            "rdma", lambda step: msgspec.to_builtins(read_ports(root, step)), SYSFS_DEADLINE_S, state_dir, boot
-        )
-        ports = msgspec.convert(read.value or [], list[PortSnapshot])
-        if read.error:
-            found.append(Finding("fabric.port_state", Status.UNKNOWN, "HCAs", read.error, scope=Scope.SHARED))
-        else:
-            found += fabric.findings(ports, config.expect, host_probe.uptime_s())
+        ports, judged_ports = fabric_look.look(config, boot)
+        found += judged_ports
     if _wanted("host", only):
         found += host.memory_findings(host_probe.read_memory(root), config.expect)
         found += host.disk_findings(host_probe.read_disks(config.expect.disk_paths, state_dir, boot), config.expect)
@@ -149,17 +126,18 @@ def check_capture(root: Path, config: Config, *, now: float, only: Sequence[str]
     """
     name = host_probe.captured_name(root)
     found: list[Finding] = []
-    pci, ports = read_gpus(root), read_ports(root)
+    ports: list[PortSnapshot] = []
+    pci: Sequence[PciGpu] = ()
     if _wanted("gpu", only):
         log = next((root / path for path in _CAPTURED_LOGS if (root / path).is_file()), None)
-        events = find_events(read_text(log_lines(log))) if log is not None else []
-        gres = msgspec.structs.replace(config.node, gres_conf=str(root / "etc/slurm/gres.conf"))
-        expected = _expected_gpus(msgspec.structs.replace(config, node=gres), name)
         # a log may tell of a GPU that the tree's PCI bus no longer has
-        told = [e for e in events if e.kind in _GPU_EVENTS]
-        found += gpu.findings(gpu.GpuFacts(None, pci, told, expected, log_error=None if log is None else ""))
+        events = find_events(read_text(log_lines(log))) if log is not None else None
+        told = None if events is None else [e for e in events if e.kind in _GPU_EVENTS]
+        gpus = captured_gpus(root, config, name, told)
+        found, pci = [*gpus.findings], gpus.pci
     if _wanted("fabric", only):
-        found += fabric.findings(ports, config.expect, host_probe.uptime_s(root))
+        ports, judged_ports = fabric_look.look_at_capture(root, config, now)
+        found += judged_ports
     if _wanted("host", only) and (root / "proc/meminfo").is_file():
         found += host.memory_findings(host_probe.read_memory(root), config.expect)
     kept, rows = _asked_for(found, only), tuple(_gpu_rows(NvmlSnapshot(absent=True), pci))
@@ -177,28 +155,13 @@ def _asked_for(found: Sequence[Finding], only: Sequence[str]) -> tuple[Finding, 
 
 def _port_rows(ports: Sequence[PortSnapshot], config: Config) -> tuple[PortRow, ...]:
     judged = {p.name for p in fabric.judged(ports, config.expect)}
-    return tuple(PortRow(p.name, p.rate_gbps, p.link_layer, p.name in judged) for p in ports)
+    return tuple(PortRow(p.name, p.rate_gbps, p.link_layer, p.name in judged, p.kind) for p in ports)
 
 
 def _wanted(family: str, only: Sequence[str]) -> bool:
     """Whether any check of the family is asked for, so that the others' probes need not run."""
     mine = [check for check in ALL if check.startswith(f"{family}.")]
     return not only or any(fnmatchcase(check, pattern) for check in mine for pattern in only)
-
-
-def _expected_gpus(config: Config, node: str) -> Optional[int]:
-    if config.expect.gpus is not None:
-        return config.expect.gpus
-    minors = gpu_minors(Path(config.node.gres_conf), node)
-    return len(minors) if minors else None
-
-
-def _driver_hang(blocked: Sequence[pending.Blocked], late: str, confirm_s: float) -> Finding:
-    maintenance = ""
-    if any(b.looks >= 2 for b in blocked):
-        # where even this cannot be told, it is not told: the hang stands
-        maintenance = str(run_child(host_probe.driver_work, SYSFS_DEADLINE_S).value or "")
-    return driver_hang.finding(blocked, late, confirm_s, maintenance)
 
 
 def _log_error(path: str) -> str:

@@ -6,10 +6,14 @@ Reading the state of a sick HCA asks its firmware and can block: call :func:`rea
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Optional
+
+from aistation_slurm.probes.rdma_counters import read_counters, read_line
+from aistation_slurm.probes.roce import Gid, Netdev, flow_settings, netdev_of, read_gids, read_netdev
 
 __all__ = ["PortSnapshot", "parse_rate", "read_ports"]
 
@@ -18,9 +22,9 @@ __all__ = ["PortSnapshot", "parse_rate", "read_ports"]
 class PortSnapshot:
     """One port. rate_gbps: None where unreadable. virtual: an SR-IOV virtual function (``device/physfn`` exists).
 
-    lid: None where the tree does not say; 0 and 0xffff mean unassigned. counters: those that tell whether the port was ever
-    used, read only of ports that are not ACTIVE (each read asks the firmware). verbs, umad: None where that class of device
-    files is not there at all.
+    lid: None where the tree does not say; 0 and 0xffff mean unassigned. counters: since the driver was loaded (see
+    probes/rdma_counters). verbs, umad: None where that class of device files is not there at all. software: made of another
+    interface (rxe, siw). gids, netdev and settings (flow control): read of Ethernet ports only.
     """
 
     hca: str
@@ -39,6 +43,12 @@ class PortSnapshot:
     counters: dict[str, int] = field(default_factory=dict, compare=False)
     verbs: Optional[bool] = None
     umad: Optional[bool] = None
+    driver: str = ""
+    node_type: str = ""
+    software: bool = False
+    gids: tuple[Gid, ...] = ()
+    netdev: Optional[Netdev] = None
+    settings: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -48,6 +58,22 @@ class PortSnapshot:
     @property
     def infiniband(self) -> bool:
         return self.link_layer == "InfiniBand"
+
+    @property
+    def kind(self) -> str:
+        """``ib``, ``roce``, ``efa``, ``iwarp``, or ``other``: link layers that say nothing."""
+        if self.infiniband:
+            return "ib"
+        if self.driver == "efa" or self.link_layer == "Unspecified":
+            return "efa"
+        if "RNIC" in self.node_type:
+            return "iwarp"
+        return "roce" if self.link_layer == "Ethernet" else "other"
+
+    @property
+    def model(self) -> str:
+        """Ports of the same model are compared with each other."""
+        return self.board_id or self.driver or re.sub(r"[\d_].*", "", self.hca)
 
 
 def parse_rate(text: str) -> tuple[Optional[float], Optional[int], str]:
@@ -60,61 +86,94 @@ def parse_rate(text: str) -> tuple[Optional[float], Optional[int], str]:
 
 def read_ports(root: Path, step: Callable[[str], None] = lambda _: None) -> list[PortSnapshot]:
     """Every port of every RDMA device, sorted by device (by number, not by text) and port. step: told each port."""
+    folder = root / "sys/class/infiniband"
     try:
-        devices = sorted((root / "sys/class/infiniband").iterdir(), key=lambda p: _natural(p.name))
+        devices = sorted(os.listdir(folder), key=_natural)
     except OSError:
         return []
     verbs = _owners(root / "sys/class/infiniband_verbs", "uverbs")
     umad = _owners(root / "sys/class/infiniband_mad", "umad")
     found = []
-    for device in devices:
+    for name in devices:
+        device = f"{folder}/{name}"
         try:
-            numbers = sorted(int(p.name) for p in (device / "ports").iterdir() if p.name.isdigit())
+            numbers = sorted(int(port) for port in os.listdir(f"{device}/ports") if re.fullmatch(r"[0-9]{1,4}", port))
         except OSError:
             continue
+        if not numbers:
+            continue
+        step(f"sysfs of {name}")
+        facts = _device_facts(device)
+        facts.update(verbs=_has(verbs, name, len(devices)), umad=_has(umad, name, len(devices)))
         for number in numbers:
-            step(f"sysfs of {device.name}/{number}")
-            has = [_has(owners, device.name, len(devices)) for owners in (verbs, umad)]
-            found.append(_port(device, number, *has))
+            step(f"sysfs of {name}/{number}")
+            found.append(_port(str(root), device, name, number, facts))
     return found
 
 
-def _port(device: Path, number: int, verbs: Optional[bool], umad: Optional[bool]) -> PortSnapshot:
-    port = device / "ports" / str(number)
-    state = _word(_line(port / "state"))
-    rate, lanes, speed = parse_rate(_line(port / "rate"))
-    lid = _line(port / "lid")
-    counters = {}
-    if state != "ACTIVE":
-        for name in ("port_rcv_data", "port_xmit_data", "link_downed"):
-            value = _line(port / "counters" / name)
-            if value.isdigit():
-                counters[name] = int(value)
-    link = device / "device"
+def _device_facts(device: str) -> dict[str, object]:
+    physfn = f"{device}/device/physfn"
+    return {
+        "pci": _pci_of(device),
+        "driver": os.path.basename(_link(f"{device}/device/driver")),
+        "virtual": os.path.lexists(physfn),
+        "board_id": read_line(f"{device}/board_id") or read_line(f"{device}/hca_type"),
+        "firmware": read_line(f"{device}/fw_ver"),
+        "node_type": read_line(f"{device}/node_type"),
+        "software": not os.path.lexists(f"{device}/device") and os.path.lexists(f"{device}/parent"),
+    }
+
+
+def _port(root: str, device: str, name: str, number: int, facts: dict[str, object]) -> PortSnapshot:
+    port = f"{device}/ports/{number}"
+    state = _word(read_line(f"{port}/state"))
+    rate, lanes, speed = parse_rate(read_line(f"{port}/rate"))
+    lid = read_line(f"{port}/lid")
+    link_layer = read_line(f"{port}/link_layer") or "InfiniBand"
+    gids: tuple[Gid, ...] = ()
+    netdev, settings = None, {}
+    if link_layer == "Ethernet" and not facts["virtual"]:
+        gids = read_gids(port)
+        interface = netdev_of(device, number, gids)
+        netdev, settings = read_netdev(root, interface), flow_settings(device, root, interface)
     return PortSnapshot(
-        hca=device.name,
+        hca=name,
         port=number,
         state=state,
-        phys_state=_word(_line(port / "phys_state")),
+        phys_state=_word(read_line(f"{port}/phys_state")),
         rate_gbps=rate,
         lanes=lanes,
         speed=speed,
-        link_layer=_line(port / "link_layer") or "InfiniBand",
-        lid=int(lid, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", lid) else None,
-        virtual=(link / "physfn").exists() or (link / "physfn").is_symlink(),
-        pci=link.resolve().name if link.exists() else "",
-        board_id=_line(device / "board_id") or _line(device / "hca_type"),
-        firmware=_line(device / "fw_ver"),
-        counters=counters,
-        verbs=verbs,
-        umad=umad,
+        link_layer=link_layer,
+        lid=int(lid, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", lid) else None,
+        counters={} if facts["virtual"] else read_counters(port, state == "ACTIVE"),
+        gids=gids,
+        netdev=netdev,
+        settings=settings,
+        **facts,  # type: ignore[arg-type]
     )
+
+
+def _pci_of(device: str) -> str:
+    """From the link; a copy that followed links has it in ``uevent`` only."""
+    target = os.path.basename(_link(f"{device}/device"))
+    if target:
+        return target
+    match = re.search(r"^PCI_SLOT_NAME=(\S+)", read_line(f"{device}/device/uevent", 4096), re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _owners(folder: Path, prefix: str) -> Optional[list[str]]:
     """RDMA device of each ``uverbsN`` (or ``umadN``); "" where the file does not say. None: there is no such class."""
     try:
-        return [_line(path / "ibdev") for path in folder.iterdir() if path.name.startswith(prefix)]
+        return [read_line(f"{folder}/{name}/ibdev") for name in os.listdir(folder) if name.startswith(prefix)]
     except OSError:
         return None
 
@@ -130,16 +189,9 @@ def _has(owners: Optional[list[str]], device: str, devices: int) -> Optional[boo
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _word(text: str) -> str:
     """``4: ACTIVE`` -> ``ACTIVE``; ``5: LinkUp`` -> ``LinkUp``."""
     return text.partition(":")[2].strip() if ":" in text else text
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""

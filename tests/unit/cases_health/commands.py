@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Optional, Union
 
 from click.testing import CliRunner
@@ -25,9 +29,14 @@ class Answer:
         return json.loads(self.output)
 
 
+_own = Path(tempfile.mkdtemp(prefix="aistation-cases-"))
+"""Home of the configuration and of what looks remember: the machine's own have no say here."""
+atexit.register(shutil.rmtree, _own, ignore_errors=True)
+(_own / "aistation.toml").write_text(f"[node]\nstate_dir = {json.dumps(str(_own / 'run'))}\n", encoding="utf-8")
+
+
 def aistation(*argv: object, input: Union[str, bytes, None] = None, env: Optional[dict[str, str]] = None) -> Answer:
-    # an empty file: the machine's own configuration has no say here
-    settings = {"AISTATION_CONFIG": "/dev/null", **(env or {})}
+    settings = {"AISTATION_CONFIG": str(_own / "aistation.toml"), **(env or {})}
     done = CliRunner().invoke(cli, [str(a) for a in argv], input=input, env=settings)
     if isinstance(done.exception, AistationError):
         return Answer(3, done.output, str(done.exception))

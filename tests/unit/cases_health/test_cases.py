@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def test_kernel_log(run: Run) -> None:
 def test_captured_tree(run: Run, tmp_path: Path) -> None:
     root = tmp_path / "capture"
     build_tree(root, run.given)
-    (tmp_path / "aistation.toml").write_text(run.given.get("config", ""), encoding="utf-8")
+    settings = f"{run.given.get('config', '')}\n[node]\nstate_dir = {json.dumps(str(tmp_path / 'run'))}\n"
+    (tmp_path / "aistation.toml").write_text(settings, encoding="utf-8")
     answer = aistation("check", "--root", root, "--json", env={"AISTATION_CONFIG": str(tmp_path / "aistation.toml")})
     expected, found = run.expected, answer.json["findings"]
     failed = [f"{f['check']} {f.get('device', f['subject'])}" for f in found if f["status"] == "fail"]
