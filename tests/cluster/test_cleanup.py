@@ -63,11 +63,10 @@ def members(namespaces: set[str]) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                inside = any(os.readlink(entry / "ns" / kind) in namespaces for kind in KINDS)
+                if any(os.readlink(entry / "ns" / kind) in namespaces for kind in KINDS):
+                    found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
             except OSError:
-                continue
-            if inside:
-                found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
+                continue  # it has ended meanwhile
     return found
 
 

@@ -132,6 +132,7 @@ def test_a_prolog_error_of_the_sites_own_is_left_alone(cluster: Cluster) -> None
     """The gate refused nothing here, so what Slurm says is all that is known."""
     cluster.run(["scontrol", "update", "NodeName=gpu1", "State=DRAIN", "Reason=Prolog error"])
     written = in_run(cluster, "gpu1") / "state"
+    cluster.wait_for(written.exists, 60, "the agent's first look")
     for who in ("cron", "agent"):
         before = written.stat().st_ino
         look(cluster, who)

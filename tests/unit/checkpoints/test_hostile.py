@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 import sys
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def as_nobody(directory: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def open_tmp(tmp_path: Path) -> Path:
     """A temporary folder whose parents everybody may pass."""
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent == Path(tempfile.gettempdir()):
+            break
         parent.chmod(0o755)
     return tmp_path
 
