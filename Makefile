@@ -7,7 +7,10 @@ ARGS    ?=
 ROUNDS  ?= 200
 SEED    ?= 1
 
-.PHONY: help setup plugins demo test test-unit test-cluster torture lint format bench clean
+# Test clusters mostly wait, so two files at a time serve even one core well.
+JOBS    ?= 2
+
+.PHONY: help setup plugins demo test test-unit test-cluster torch torture lint format bench clean
 
 help:
 	@echo 'make setup         install what is missing (apt, pip) and make .venv/bin/aistation'
@@ -16,6 +19,7 @@ help:
 	@echo 'make test          all tests (unit and real Slurm); ARGS="-k name" passes options to pytest'
 	@echo 'make test-unit     the tests that need no Slurm and no root'
 	@echo 'make test-cluster  the tests on a real Slurm in namespaces (root)'
+	@echo 'make torch         the CPU build of PyTorch in .venv/torch, for examples/torch_ddp and its test'
 	@echo 'make torture       random faults on a real Slurm; ROUNDS=200 SEED=1; nothing may be lost or doubled'
 	@echo 'make lint          ruff, mypy --strict, shellcheck, C warnings as errors'
 	@echo 'make bench         measured figures, as ratios from one run'
@@ -30,14 +34,18 @@ plugins: setup
 demo: setup plugins
 	@$(BIN)/python examples/demo/demo.py $(if $(STOCK),--stock) $(ARGS)
 
-test: setup plugins
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup plugins torch
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-unit: setup plugins
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
-test-cluster: setup plugins
-	@$(BIN)/python -m pytest tests/cluster $(ARGS)
+test-cluster: setup plugins torch
+	@$(BIN)/python -m pytest tests/cluster -n $(JOBS) --dist loadfile $(ARGS)
+
+# its test is skipped, and says why, where torch cannot be installed
+torch: setup
+	@PYTHON=$(PYTHON) sh scripts/install-torch.sh || echo 'make: no torch here; tests/cluster/test_torchrun.py is skipped'
 
 torture: setup plugins
 	@$(BIN)/python -m tests.cluster.torture --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
