@@ -37,6 +37,8 @@ CONFIRM_PAUSE_S = 0.4
 """Between two looks at a live fact that would refuse the job: a port that the subnet manager just moves is not down."""
 FRESH_S = 3.0
 """A finding in a state file younger than this needs no second look."""
+LIVE_PORT_CHECKS = ("fabric.port_state", "fabric.rate")
+"""What the gate itself sees of a port; one that has errors or flapped and is up is looked at like any other."""
 CONFIRMED_BY_AGENT = ("gpu.driver_hang",)
 """Findings that take more than one look to establish, which a single new look cannot refute."""
 
@@ -229,7 +231,9 @@ class Gate:
         ports = {}
         if self.job.health != "off" and self.job.uses_fabric(self.state.gpus):
             # only ports that were in order: one that was down and is judged leniently by the site stays its business
-            ports = {line.device: line for line in self.state.ports if line.status == "ok" and line.rate_gbps > 0}
+            known = self.state.ports
+            lenient = {line.device for line in known if line.status != "ok" and line.check in LIVE_PORT_CHECKS}
+            ports = {line.device: line for line in known if line.device not in lenient and line.rate_gbps > 0}
         deadline = min(self.state.live_deadline_s, max(self.left(), 0.1))
         for fact in live.read_facts(self.state.root, own, ports, deadline):
             if fact.error:

@@ -117,8 +117,8 @@ def _device_facts(device: str) -> dict[str, object]:
         "pci": _pci_of(device),
         "driver": os.path.basename(_link(f"{device}/device/driver")),
         "virtual": os.path.lexists(physfn),
-        "board_id": read_line(f"{device}/board_id") or read_line(f"{device}/hca_type"),
-        "firmware": read_line(f"{device}/fw_ver"),
+        "board_id": _word(read_line(f"{device}/board_id") or read_line(f"{device}/hca_type")),
+        "firmware": _word(read_line(f"{device}/fw_ver")),
         "node_type": read_line(f"{device}/node_type"),
         "software": not os.path.lexists(f"{device}/device") and os.path.lexists(f"{device}/parent"),
     }
@@ -194,4 +194,4 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def _word(text: str) -> str:
     """``4: ACTIVE`` -> ``ACTIVE``; ``5: LinkUp`` -> ``LinkUp``."""
-    return text.partition(":")[2].strip() if ":" in text else text
+    return " ".join((text.partition(":")[2] if ":" in text else text).split())

@@ -17,13 +17,18 @@ __all__ = [
     "gpu_lost",
     "gpu_missing",
     "gpu_process",
+    "hca_firmware",
     "ib_down",
+    "ib_errors",
     "ib_rate",
     "kernel_log",
+    "link_flaps",
     "memory_low",
     "nvlink_down",
     "nvml_block",
     "nvml_error",
+    "roce_mtu",
+    "roce_no_address",
     "row_remap",
     "throttle",
     "xid",
@@ -274,6 +279,50 @@ def ib_rate(hca: str, gbps: int) -> Fault:
         hardware.set_port(hca, rate=f"{gbps} Gb/sec ({_RATE_TEXT[gbps]})")
 
     return Fault(f"{hca} at {gbps} Gb/s", apply)
+
+
+def link_flaps(hca: str, times: int) -> Fault:
+    """The link went down so many times and came back each time: only counters and the kernel log tell of it."""
+
+    def apply(hardware: Hardware) -> None:
+        device = hardware.hca(hca)
+        net = f"sys/class/net/{device.netdev}"
+        hardware.raise_counter(hca, "link_downed", times)
+        for way in ("up", "down"):
+            count = int(hardware.read(f"{net}/carrier_{way}_count"))
+            hardware.put(f"{net}/carrier_{way}_count", f"{count + times}\n")
+        for _ in range(times):
+            hardware.log(f"mlx5_core {device.pci} {device.netdev}: Link down", device=device.pci)
+            hardware.log(f"mlx5_core {device.pci} {device.netdev}: Link up", device=device.pci)
+
+    return Fault(f"{hca} flaps {times} times", apply)
+
+
+def ib_errors(hca: str, counter: str, by: int) -> Fault:
+    """An error counter of the port rises."""
+    return Fault(f"{hca}: {counter} +{by}", lambda hardware: hardware.raise_counter(hca, counter, by))
+
+
+def roce_no_address(hca: str) -> Fault:
+    """The interface lost its IP address: only link-local GIDs are left."""
+    return Fault(f"{hca} without address", lambda hardware: hardware.write_gids(hardware.hca(hca)))
+
+
+def roce_mtu(hca: str, mtu: int) -> Fault:
+    """The interface came up with this MTU."""
+
+    def apply(hardware: Hardware) -> None:
+        hardware.put(f"sys/class/net/{hardware.hca(hca).netdev}/mtu", f"{mtu}\n")
+
+    return Fault(f"{hca}: MTU {mtu}", apply)
+
+
+def hca_firmware(hca: str, version: str) -> Fault:
+    """The card runs another firmware than its neighbours."""
+    return Fault(
+        f"{hca}: firmware {version}",
+        lambda hardware: hardware.put(f"sys/class/infiniband/{hardware.hca(hca).name}/fw_ver", version + "\n"),
+    )
 
 
 def memory_low(percent: float) -> Fault:

@@ -72,6 +72,8 @@ class Hardware:
         self.gpus = tuple(_gpu(name, slot) for slot in range(gpus))
         self.hcas = tuple(_hca(slot) for slot in range(hcas))
         self.nvml = NvmlState(folder / "nvml.state")
+        self.roce = False
+        """Set before ``install`` or ``make_healthy``: the HCAs are Ethernet ones, with addresses 10.0.<slot>.<node's own>."""
         self.faulty = False
         """True since the last fault, until it is healed."""
         self._sequence = 0
@@ -225,7 +227,8 @@ class Hardware:
         for name, value in facts.items():
             self.put(f"{base}/{name}", value + "\n")
         port = f"{base}/ports/1"
-        for name, value in {"link_layer": "InfiniBand", "lid": f"0x{0x20 + slot:x}", "sm_lid": "0x1"}.items():
+        layer, lid = ("Ethernet", "0x0") if self.roce else ("InfiniBand", f"0x{0x20 + slot:x}")
+        for name, value in {"link_layer": layer, "lid": lid, "sm_lid": "0x0" if self.roce else "0x1"}.items():
             self.put(f"{port}/{name}", value + "\n")
         for name in _IB_COUNTERS.split():
             self.put(f"{port}/counters/{name}", "0\n")
@@ -234,10 +237,37 @@ class Hardware:
         _link(self.root / base / "device", f"../../../{hca.pci}")
         _link(self.root / "sys/class/infiniband" / hca.name, f"../../{base[4:]}")
         net = f"{self.pci_path(hca.pci)}/net/{hca.netdev}"
-        for name, value in {"operstate": "up", "mtu": "2044", "carrier": "1", "type": "32"}.items():
+        facts = {"operstate": "up", "mtu": "9000" if self.roce else "2044", "carrier": "1", "flags": "0x1003"}
+        facts |= {"type": "1" if self.roce else "32", "dev_port": "0"}
+        facts |= {"carrier_up_count": "1", "carrier_down_count": "0"}
+        for name, value in facts.items():
             self.put(f"{net}/{name}", value + "\n")
+        if self.roce:
+            self.write_gids(hca, f"10.0.{slot}.{1 + int(self.name.strip('abcdefghijklmnopqrstuvwxyz-') or 0) % 250}")
         _link(self.root / "sys/class/net" / hca.netdev, f"../../{net[4:]}")
         self.set_port(hca.name)
+
+    def write_gids(self, hca: Hca, address: str = "") -> None:
+        """The GID table of a RoCE port as mlx5 fills it: link-local entries, then those of the address, v1 before v2."""
+        port = f"{self.pci_path(hca.pci)}/infiniband/{hca.name}/ports/1"
+        local = f"fe80:0000:0000:0000:a288:c2ff:fe{hca.pci[5:7]}:0000"
+        mapped = ""
+        if address:
+            a, b, c, d = (int(part) for part in address.split("."))
+            mapped = f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
+        empty = "0000:0000:0000:0000:0000:0000:0000:0000"
+        for index in range(16):
+            gid = (local, local, mapped, mapped)[index] if index < 4 else ""
+            self.put(f"{port}/gids/{index}", (gid or empty) + "\n")
+            for folder, text in {"types": ("IB/RoCE v1", "RoCE v2")[index % 2], "ndevs": hca.netdev}.items():
+                # the kernel gives an error for an empty entry; here the file is empty
+                self.put(f"{port}/gid_attrs/{folder}/{index}", f"{text}\n" if gid else "")
+
+    def raise_counter(self, hca: str, name: str, by: int) -> None:
+        """Counters of the port only rise, as on a node."""
+        port = f"sys/class/infiniband/{self.hca(hca).name}/ports/1"
+        folder = "hw_counters" if name in _IB_HW_COUNTERS.split() else "counters"
+        self.put(f"{port}/{folder}/{name}", f"{int(self.read(f'{port}/{folder}/{name}')) + by}\n")
 
     def set_port(
         self, hca: str, state: str = "4: ACTIVE", phys: str = "5: LinkUp", rate: str = "400 Gb/sec (4X NDR)"

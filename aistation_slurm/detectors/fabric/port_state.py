@@ -76,7 +76,8 @@ def _active(port: PortSnapshot, where: str, counted: bool) -> Finding:
 def _alien(port: PortSnapshot, mine: Sequence[PortSnapshot]) -> bool:
     """An Ethernet port without any sign of use, of another driver than all the ports that are up: a server's own network chip
     that can do RDMA too (irdma, bnxt_re)."""
-    if port.infiniband or port.state != "DOWN" or port.phys_state == "LinkUp" or port.counters:
+    carrier = port.netdev is not None and port.netdev.carrier_ups
+    if port.infiniband or port.state != "DOWN" or port.phys_state == "LinkUp" or port.counters or carrier:
         return False
     up = {_family(p) for p in mine if p.state == "ACTIVE"}
     return bool(up) and _family(port) not in up

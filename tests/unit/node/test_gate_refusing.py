@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,16 @@ def test_an_older_finding_is_looked_at_again_before_it_refuses(node: SimNode) ->
     assert (ran.returncode, node.calls()) == (0, [])
     assert "aistation-state 1 " in (node.run / "state").read_text()
     assert "port mlx5_2/1 ok" in (node.run / "state").read_text()
+
+
+def test_a_port_with_a_warning_about_its_counters_is_looked_at_as_any_other(node: SimNode) -> None:
+    """A link that flaps is the one most likely to be down when a job comes."""
+    warned = replace(node.port_finding("fabric.flap", "mlx5_2"), status=Status.WARN)
+    node.write_state(warned)
+    assert gate(node, SLURM_JOB_NUM_NODES="2").returncode == 0
+    node.inject(ib_down("mlx5_2"))
+    assert gate(node, SLURM_JOB_NUM_NODES="2").returncode == 1
+    assert drained_with(node).startswith("ais:fabric.port_state mlx5_2/1")
 
 
 def test_observe_mode_says_and_passes(node: SimNode, tmp_path: Path) -> None:
