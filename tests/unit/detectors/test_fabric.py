@@ -1,4 +1,4 @@
-"""Fabric and host findings that no public case covers."""
+"""Ports, rates and device files: what no public case covers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from aistation_slurm.config import Expect
-from aistation_slurm.detectors import ALL, fabric, host
-from aistation_slurm.findings import Finding, Scope, Status
-from aistation_slurm.probes.host import Disk, Memory
+from aistation_slurm.detectors import ALL, fabric
+from aistation_slurm.findings import Scope, Status
 from aistation_slurm.probes.rdma import PortSnapshot
 
 LONG_UP = 1e6
@@ -97,24 +96,7 @@ def test_a_link_in_error_recovery_is_a_warning() -> None:
     assert bad(port(phys_state="LinkErrorRecovery"))[0][1] is Status.WARN
 
 
-def test_memory_and_disks() -> None:
-    want = Expect(memory_available_percent=5.0, disk_free_percent=5.0)
-
-    def status(found: list[Finding]) -> list[Status]:
-        return [f.status for f in found]
-
-    assert status(host.memory_findings(Memory(1000, 500), want)) == [Status.OK]
-    assert status(host.memory_findings(Memory(1000, 10), want)) == [Status.WARN]
-    assert status(host.memory_findings(None, want)) == [Status.UNKNOWN]
-    disks = [Disk("/a", 50, 50), Disk("/b", 1, 50), Disk("/c", 50, 1), Disk("/d", error="blocked")]
-    found = host.disk_findings(disks, want)
-    assert status(found) == [Status.OK, Status.FAIL, Status.FAIL, Status.UNKNOWN]
-    assert "inodes" in found[2].evidence
-    assert not any(f.drains for f in found)
-
-
 def test_every_finding_has_a_listed_check() -> None:
     seen = {f.check for f in fabric.findings([port(), port("x", verbs=False)], Expect(hca_ports=9), LONG_UP)}
-    seen |= {f.check for f in host.memory_findings(None, Expect())}
     assert seen <= set(ALL)
-    assert seen >= {"fabric.port_state", "fabric.rate", "fabric.device_files", "host.memory"}
+    assert seen >= {"fabric.port_state", "fabric.rate", "fabric.device_files"}
