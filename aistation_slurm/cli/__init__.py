@@ -25,6 +25,7 @@ COMMANDS = {
     "incidents": ("incidents", "List what happened: faults, drains, requeues, holds."),
     "klog": ("klog", "Find Xid, SXid, lost GPUs, link and NVMe events in kernel logs."),
     "status": ("status", "Show nodes, drains, managed jobs and the state of the suite's parts."),
+    "topology": ("topology", "Read, check, compare, draw and generate topology.conf and topology.yaml."),
     "watchdog": ("watchdog", "Recover failed jobs: requeue away from bad nodes (the controller daemon)."),
 }
 

@@ -1,0 +1,1 @@
+"""The network under the nodes: read, check, compare, draw, generate. See ``model.py`` and ``fabric.py``."""
