@@ -12,10 +12,11 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Optional, Union, get_args
+from typing import Annotated, Literal, Optional, Union, get_args, get_origin
 
 import msgspec
 
+from aistation_slurm.checkpoints.layouts import Layout
 from aistation_slurm.errors import ConfigError
 
 __all__ = ["DEFAULT_PATH", "Config", "Mode", "load"]
@@ -39,6 +40,15 @@ class Probe(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A child that makes NVML calls is given this long before its result counts as ``unknown``."""
     hang_confirm_s: Seconds = 30.0
     """Time in state D after which a blocked driver call is ``gpu.driver_hang``."""
+
+
+class Mount(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One of ``[[expect.mounts]]``."""
+
+    path: str
+    type: str = ""
+    """File system type, such as ``nfs4``, ``lustre``. Empty: any."""
+    writable: bool = True
 
 
 class Expect(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -82,6 +92,24 @@ class Expect(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     memory_available_percent: Percent = 2.0
     disk_free_percent: Percent = 2.0
     disk_paths: tuple[str, ...] = ("/tmp", "/var/spool/slurmd")
+    memory_gib: Optional[Annotated[float, msgspec.Meta(gt=0)]] = None
+    """Memory of the host. 5 % less than this fails (a lost DIMM). Unset: not judged."""
+    memory_uncorrectable: Count = 0
+    """Uncorrected memory errors of the host (EDAC) above which the node fails."""
+    memory_corrected_per_day: Annotated[float, msgspec.Meta(ge=0)] = 1000.0
+    """Corrected memory errors of the host (EDAC) a day above which is warned."""
+    swap_used_percent: Percent = 50.0
+    mounts: tuple[Mount, ...] = ()
+    """Must be mounted, besides what /etc/fstab names."""
+    nvme: Optional[Count] = None
+    """NVMe drives. Fewer fail."""
+    clock_offset_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    blocked_s: Seconds = 300.0
+    """A user process that is in state D for this long is warned of."""
+    blocked_processes: Count = 100
+    zombies: Count = 100
+    services: tuple[str, ...] = ()
+    """systemd units that must be active."""
 
 
 class Fabric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -100,6 +128,28 @@ class Fabric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Of the time, that an interface may send pause frames."""
     ethtool_every_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
     """How often the agent asks drivers for their statistics; it costs more than all other fabric facts. 0: never."""
+
+
+class Check(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How the checks of a node are run."""
+
+    plugins_dir: str = "/etc/aistation/checks.d"
+    """The site's own checks: executables that exit 0 ok, 1 fail, 2 warn, 3 unknown (node/site_checks.py)."""
+    plugin_deadline_s: Seconds = 10.0
+    plugins_budget_s: Seconds = 60.0
+    """For all of them together; what does not get its turn is ``unknown``."""
+    slow_every_s: Annotated[float, msgspec.Meta(ge=0)] = 120.0
+    """How often the agent asks mounts, services, clock and the site's own checks; between, the last answers stand."""
+
+
+class CheckRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What a site makes of one check: ``[checks."gpu.throttle"]``. The name may be a shell pattern; the longest one counts."""
+
+    enabled: bool = True
+    severity: Optional[Literal["warn", "fail"]] = None
+    """``warn``: a fail is only a warning. ``fail``: a warning is a fail. Unset: as the check has it."""
+    action: Optional[Literal["drain", "report"]] = None
+    """``report``: this node never drains itself for it. ``drain``: it does, for a fail. Unset: as the check has it."""
 
 
 class Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -289,12 +339,50 @@ class Spares(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A restarted job waits this long before a spare is lent: free nodes come first."""
 
 
+class CheckpointLayout(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A site's own layout of checkpoints (docs/checkpoints.md); jobs reach it through ``--ais-resume=auto``."""
+
+    name: str
+    """Value of ``aistation ckpt inspect --framework``."""
+    glob: str
+    """Shell pattern of a checkpoint's file or folder, with ``{step}`` for its digits: ``ckpt_{step}``."""
+    resume_args: str
+    """What ``AISTATION_RESUME_ARGS`` becomes: ``--restore {path}``; a job's ``--ais-resume-args`` goes before it."""
+    marker: str = ""
+    """File that is written when saving has ended, inside or beside the checkpoint: ``DONE``, ``{name}.done``."""
+    require: tuple[str, ...] = ()
+    """Shell patterns of files below the checkpoint, each of which must match one, and none of them empty."""
+    shards: str = ""
+    """Pattern of numbered shards below the checkpoint, from 0 or 1 on: ``shard_{i}_of_{n}.bin``, or without ``{n}``."""
+
+    def __post_init__(self) -> None:
+        self.layout()
+
+    def layout(self) -> Layout:
+        """The same for the readers of checkpoints. Raises ValueError, whose text begins with the key."""
+        return Layout(**msgspec.structs.asdict(self))
+
+
+class Checkpoints(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How checkpoints are read, beyond the frameworks that AIStation knows."""
+
+    layout: tuple[CheckpointLayout, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [layout.name for layout in self.layout]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"layout: the name {twice!r} is given twice")
+
+
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The whole of aistation.toml. ``mode`` is the default of every part that does not set its own."""
 
     mode: Mode = "enforce"
     probe: Probe = Probe()
     expect: Expect = Expect()
+    check: Check = Check()
+    checks: dict[str, CheckRule] = {}
     fabric: Fabric = Fabric()
     node: Node = Node()
     gate: Gate = Gate()
@@ -306,6 +394,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     front: Front = Front()
     elastic: Elastic = Elastic()
     spares: Spares = Spares()
+    checkpoints: Checkpoints = Checkpoints()
 
     def enforcing(self, part: Union[Gate, Agent, Epilog, Watchdog]) -> bool:
         """True where ``part`` may act; False where it only observes and says what it would have done."""
@@ -344,7 +433,7 @@ def parse(text: str, origin: str) -> Config:
 def _explain(text: str, origin: str, message: str) -> str:
     """Turn msgspec's ``... - at `$.gate` `` into file:line, the allowed keys and the nearest one."""
     match = re.search(r" - at `\$\.?([^`]*)`$", message)
-    where = [p for p in (match.group(1).split(".") if match else []) if p]
+    where = re.findall(r"(?:[^.\[]|\[[^\]]*\])+", match.group(1)) if match else []
     what = message[: match.start()] if match else message
     unknown = re.search(r"unknown field `([^`]+)`", what)
     if unknown:
@@ -355,7 +444,7 @@ def _explain(text: str, origin: str, message: str) -> str:
         section = f"[{'.'.join(where)}]" if where else "the top level"
         line = _line_of(text, where, key)
         return f"{origin}:{line}: unknown key {key!r} in {section}{hint}. Allowed: {', '.join(allowed)}"
-    names = [re.sub(r"\[.*\]$", "", p) for p in where]
+    names = [*where[:-1], *(re.sub(r"\[.*\]$", "", p) for p in where[-1:])]
     line = _line_of(text, names[:-1], names[-1]) if names else 1
     choices = "" if "enum value" not in what else f". Allowed: {', '.join(_choices(names))}"
     return f"{origin}:{line}: {'.'.join(where)}: {what[0].lower() + what[1:]}{choices}"
@@ -365,8 +454,12 @@ def _field_type(where: list[str]) -> object:
     """The declared type at a key path such as ``["gate", "mode"]``."""
     current: object = Config
     for part in where:
+        name, *inside = re.split(r"(?=\[)", part)
         fields = {f.encode_name: f.type for f in msgspec.structs.fields(current)}  # type: ignore[arg-type]
-        current = fields[part]
+        current = fields[name]
+        for _ in inside:
+            # the values of a table of tables, the items of a list
+            current = get_args(current)[1 if get_origin(current) is dict else 0]
     return current
 
 
@@ -388,15 +481,21 @@ def _allowed_keys(where: list[str]) -> list[str]:
 
 
 def _line_of(text: str, section: list[str], key: str) -> int:
-    """Line (1-based) where ``key`` is set inside ``[section]``; 1 when it is not found (inline tables)."""
-    wanted, current = ".".join(section), ""
+    """Line (1-based) where ``key`` is set inside ``[section]``; 1 when it is not found (inline tables).
+
+    ``checks[...]`` stands for any table of ``[checks."..."]``, ``mounts[0]`` for any of ``[[expect.mounts]]``.
+    """
+    open_ended = bool(section) and section[-1].endswith("]")
+    wanted, current = re.sub(r"\[[^\]]*\]", "", ".".join(section)), ""
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
-        header = re.match(r"\[\s*([^\[\]]+?)\s*\]", line)
+        header = re.match(r"\[\[?\s*([^\[\]]+?)\s*\]", line)
         if header:
             current = header.group(1)
             if current == (f"{wanted}.{key}" if wanted else key):
                 return number
-        elif current == wanted and re.match(rf"[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
+        elif (current == wanted or (open_ended and current.startswith(f"{wanted}."))) and re.match(
+            rf"[\"']?{re.escape(key)}[\"']?\s*[=.]", line
+        ):
             return number
     return 1

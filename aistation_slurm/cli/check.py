@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 import click
+import msgspec
 
 from aistation_slurm.cli import EXIT_COULD_NOT_RUN, EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import Config, load
@@ -33,6 +34,7 @@ EXIT_OF = {Status.OK: EXIT_OK, Status.WARN: EXIT_OK, Status.FAIL: EXIT_PROBLEM, 
     "--root", type=click.Path(path_type=Path), help="Judge a captured tree that holds sys/ and proc/ instead."
 )
 @click.option("--act", is_flag=True, help="Drain this node for a failed local check, and write its state file.")
+@click.option("--learn", is_flag=True, help="Print what this node has as the [expect] section of aistation.toml.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="aistation.toml to use.")
 @click.pass_context
@@ -42,6 +44,7 @@ def command(
     only: tuple[str, ...],
     root: Optional[Path],
     act: bool,
+    learn: bool,
     as_json: bool,
     config_path: Optional[Path],
 ) -> None:
@@ -52,14 +55,17 @@ def command(
     Examples:
       aistation check
       aistation check --only 'fabric.*' --json
+      aistation check --learn > expect.toml  on a node that is known to be in order
       aistation check --act                  from cron or HealthCheckProgram
       aistation check --root /tmp/capture    a tree copied from another node (its dmesg beside sys/ is read too)
     """
     for pattern in only:
-        if not any(fnmatchcase(check, pattern) for check in ALL):
+        if not pattern.startswith("site.") and not any(fnmatchcase(check, pattern) for check in ALL):
             raise click.UsageError(f"--only {pattern}: no such check. There are: {', '.join(ALL)}")
     if act and root is not None:
         raise click.UsageError("--act judges this node and --root another one: give only one of them")
+    if learn and (act or only or as_json):
+        raise click.UsageError("--learn prints TOML and needs every check: leave --act, --only and --json out")
     if act and only:
         raise click.UsageError("--act writes the node's state, which needs every check: leave --only out")
     config = load(config_path)
@@ -71,7 +77,9 @@ def command(
         if act and inside_job():
             raise ProbeError("--act refuses inside a job: only the job's own devices can be seen from here")
         report = _check_here(config, profile, only, act)
-    if as_json:
+    if learn:
+        _learn(report, config, root)
+    elif as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
         _table(report)
@@ -91,11 +99,29 @@ def _check_here(config: Config, profile: str, only: tuple[str, ...], act: bool) 
             pass  # said where something is to be done to this node
     # what was repaired since the log was written is known to the node's own memory
     report = check_node(
-        config, profile=profile, only=only, now=time.time(), events=history.events(config), node=own_name.guess()
+        config,
+        profile=profile,
+        only=only,
+        now=time.time(),
+        events=history.events(config),
+        node=own_name.guess(),
+        slow_max_age_s=0.0,
     )
     if act:
         _act(config, report)
     return report
+
+
+def _learn(report: NodeReport, config: Config, root: Optional[Path]) -> None:
+    from aistation_slurm.node import fabric_look
+    from aistation_slurm.node.learn import learned
+
+    if root is None:
+        ports, _ = fabric_look.look(config, report.boot_id)
+    else:
+        config = msgspec.structs.replace(config, probe=msgspec.structs.replace(config.probe, root=str(root)))
+        ports, _ = fabric_look.look_at_capture(root, config, report.time)
+    click.echo(learned(report, ports, config), nl=False)
 
 
 def _act(config: Config, report: NodeReport) -> None:

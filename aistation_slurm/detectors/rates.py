@@ -35,11 +35,12 @@ class GpuLook(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """One earlier look. time: unix seconds. gpus: by PCI address. stuck: D-state processes, ``pid:start ticks`` -> name."""
+    """One earlier look. time: unix seconds. gpus: by PCI address. stuck: processes in state D,
+    ``pid:start ticks`` -> name; None where it did not look at processes."""
 
     time: float
     gpus: dict[str, GpuLook] = {}
-    stuck: dict[str, str] = {}
+    stuck: Optional[dict[str, str]] = None
 
 
 def gpu_looks(gpus: Sequence[GpuSnapshot]) -> dict[str, GpuLook]:

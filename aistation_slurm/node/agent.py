@@ -53,7 +53,8 @@ HANG_RECHECK_S = 5.0
 
 def look_at_node(config: Config, node: str = "") -> NodeReport:
     """One complete look. node: Slurm's name of this node; empty: a guess."""
-    return check_node(config, now=time.time(), events=history.events(config), node=node)
+    age = config.check.slow_every_s
+    return check_node(config, now=time.time(), events=history.events(config), node=node, slow_max_age_s=age)
 
 
 def kernel_findings(last: NodeReport, events: Sequence[Event]) -> list[Finding]:

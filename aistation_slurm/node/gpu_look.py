@@ -14,7 +14,7 @@ from aistation_slurm.detectors import driver_hang, gpu, gpu_processes, rates
 from aistation_slurm.detectors.gpu_processes import GpuHolder
 from aistation_slurm.detectors.kernel_events import Event
 from aistation_slurm.findings import Finding
-from aistation_slurm.node import looks, processes
+from aistation_slurm.node import processes
 from aistation_slurm.probes import host as host_probe
 from aistation_slurm.probes import nvml as nvml_probe
 from aistation_slurm.probes import pending
@@ -39,9 +39,19 @@ class GpuLook:
 
 
 def look_at_gpus(
-    config: Config, node: str, boot: str, now: float, events: Sequence[Event], log_error: str, profile: str = "quick"
+    config: Config,
+    node: str,
+    boot: str,
+    now: float,
+    events: Sequence[Event],
+    log_error: str,
+    earlier: Sequence[rates.Look] = (),
+    profile: str = "quick",
 ) -> GpuLook:
-    """events: of GPUs and NVSwitches, of this boot. log_error: why the kernel log could not be read, "" where it was."""
+    """events: of GPUs and NVSwitches, of this boot. log_error: why the kernel log could not be read, "" where it was.
+
+    earlier: looks of this boot, oldest first.
+    """
     root, state_dir, settings = Path(config.probe.root), Path(config.node.state_dir), config.probe
     if profile == "full":
         patience = settings.nvml_deadline_s * FULL_PROFILE_PATIENCE
@@ -52,7 +62,7 @@ def look_at_gpus(
     pci = msgspec.convert(bus.value or [], list[PciGpu])
     asked, nvml_stuck = pending.call("nvml", nvml_probe.question(settings), settings.nvml_deadline_s, state_dir, boot)
     nvml = nvml_probe.snapshot(asked)
-    whole, earlier = not host_probe.inside_job(), looks.load(state_dir, boot, now)
+    whole = not host_probe.inside_job()
     facts = gpu.GpuFacts(
         nvml,
         pci,
@@ -72,7 +82,6 @@ def look_at_gpus(
         holders = _holders(nvml) if whole else None
         if nvml.gpus:
             found += gpu_processes.findings(holders, gpu.Names(facts), config.epilog.protect)
-            looks.keep(state_dir, boot, earlier, rates.Look(now, rates.gpu_looks(nvml.gpus)))
         blocked = [stuck for stuck in (bus_stuck, nvml_stuck) if stuck]
         found.append(_driver_hang(blocked, asked.error if asked.late else "", config.probe.hang_confirm_s))
     return GpuLook(found, nvml, pci)

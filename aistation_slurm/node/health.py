@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from aistation_slurm.config import Config
-from aistation_slurm.detectors import ALL, fabric, host
+from aistation_slurm.detectors import ALL, fabric, rates
 from aistation_slurm.detectors.kernel_events import Event, find_events
+from aistation_slurm.detectors.rules import apply_rules
 from aistation_slurm.findings import Finding, Status, worst
-from aistation_slurm.node import fabric_look
+from aistation_slurm.node import fabric_look, host_look, looks, slow_facts
 from aistation_slurm.node.gpu_look import captured_gpus, look_at_gpus
 from aistation_slurm.probes import host as host_probe
 from aistation_slurm.probes.klog import KernelLog
@@ -87,35 +88,41 @@ def check_node(
     only: Sequence[str] = (),
     events: Optional[Sequence[Event]] = None,
     node: str = "",
+    slow_max_age_s: Optional[float] = None,
 ) -> NodeReport:
     """Look at this node, whose ``sys`` and ``proc`` are below ``config.probe.root``. now: unix time, for the report.
 
     only: shell patterns of check ids. events: kernel events of this boot already collected (the agent's); None reads the
-    kernel log from its beginning. Never raises for a fact that cannot be read, and never waits longer than its deadlines:
-    that is an ``unknown`` finding.
+    kernel log from its beginning. slow_max_age_s: as in node/slow_facts.py; None is for those in a hurry. Never raises for a
+    fact that cannot be read, and never waits longer than its deadlines: that is an ``unknown`` finding.
     """
-    root, boot = Path(config.probe.root), host_probe.boot_id()
+    root, boot, state_dir = Path(config.probe.root), host_probe.boot_id(), Path(config.node.state_dir)
     name = node or host_probe.node_name()
     found: list[Finding] = []
     nvml = NvmlSnapshot(absent=True)
+    stuck: Optional[dict[str, str]] = None
     ports: list[PortSnapshot] = []
     pci: Sequence[PciGpu] = ()
-    state_dir = Path(config.node.state_dir)
+    earlier = looks.load(state_dir, boot, now)
+    log_error = _log_error(config.probe.kmsg)
+    if events is None:
+        wanted = _wanted("gpu", only) or _wanted("host", only)
+        events = kernel_events(config) if wanted and not log_error else []
     if _wanted("gpu", only):
-        log_error = _log_error(config.probe.kmsg)
-        if events is None:
-            events = [] if log_error else kernel_events(config)
         told = [e for e in events if e.kind in _GPU_EVENTS]
-        gpus = look_at_gpus(config, name, boot, now, told, log_error, profile)
+        gpus = look_at_gpus(config, name, boot, now, told, log_error, earlier, profile)
         nvml, pci = gpus.nvml, gpus.pci
         found += gpus.findings
     if _wanted("fabric", only):
         ports, judged_ports = fabric_look.look(config, boot)
         found += judged_ports
-    if _wanted("host", only):
-        found += host.memory_findings(host_probe.read_memory(root), config.expect)
-        found += host.disk_findings(host_probe.read_disks(config.expect.disk_paths, state_dir, boot), config.expect)
-    kept, rows = _asked_for(found, only), tuple(_gpu_rows(nvml, pci))
+    if _wanted("host", only) or _wanted("site", only):
+        slow = slow_facts.slow_facts(config, boot, now, name, slow_max_age_s)
+        census = host_look.census_due(root, earlier, now, profile == "full")
+        stuck = census.blocked if census is not None else None
+        found += host_look.look_at_host(config, boot, now, earlier, census, slow, events)
+    looks.keep(state_dir, boot, earlier, rates.Look(now, rates.gpu_looks(nvml.gpus), stuck))
+    kept, rows = _asked_for(found, only, config), tuple(_gpu_rows(nvml, pci))
     return NodeReport(name, boot, now, profile, kept, rows, _port_rows(ports, config), nvml)
 
 
@@ -128,19 +135,19 @@ def check_capture(root: Path, config: Config, *, now: float, only: Sequence[str]
     found: list[Finding] = []
     ports: list[PortSnapshot] = []
     pci: Sequence[PciGpu] = ()
+    log = next((root / path for path in _CAPTURED_LOGS if (root / path).is_file()), None)
+    events = find_events(read_text(log_lines(log))) if log is not None else None
     if _wanted("gpu", only):
-        log = next((root / path for path in _CAPTURED_LOGS if (root / path).is_file()), None)
         # a log may tell of a GPU that the tree's PCI bus no longer has
-        events = find_events(read_text(log_lines(log))) if log is not None else None
         told = None if events is None else [e for e in events if e.kind in _GPU_EVENTS]
         gpus = captured_gpus(root, config, name, told)
         found, pci = [*gpus.findings], gpus.pci
     if _wanted("fabric", only):
         ports, judged_ports = fabric_look.look_at_capture(root, config, now)
         found += judged_ports
-    if _wanted("host", only) and (root / "proc/meminfo").is_file():
-        found += host.memory_findings(host_probe.read_memory(root), config.expect)
-    kept, rows = _asked_for(found, only), tuple(_gpu_rows(NvmlSnapshot(absent=True), pci))
+    if _wanted("host", only):
+        found += host_look.captured_host(root, config, now, events or ())
+    kept, rows = _asked_for(found, only, config), tuple(_gpu_rows(NvmlSnapshot(absent=True), pci))
     return NodeReport(name, host_probe.boot_id(root), now, "captured", kept, rows, _port_rows(ports, config))
 
 
@@ -149,8 +156,10 @@ _CAPTURED_LOGS = (
 )  # fmt: skip
 
 
-def _asked_for(found: Sequence[Finding], only: Sequence[str]) -> tuple[Finding, ...]:
-    return tuple(f for f in found if not only or any(fnmatchcase(f.check, pattern) for pattern in only))
+def _asked_for(found: Sequence[Finding], only: Sequence[str], config: Config) -> tuple[Finding, ...]:
+    """What was asked for, as the site's ``[checks]`` have it."""
+    judged = apply_rules(found, config.checks)
+    return tuple(f for f in judged if not only or any(fnmatchcase(f.check, pattern) for pattern in only))
 
 
 def _port_rows(ports: Sequence[PortSnapshot], config: Config) -> tuple[PortRow, ...]:
@@ -161,7 +170,8 @@ def _port_rows(ports: Sequence[PortSnapshot], config: Config) -> tuple[PortRow, 
 def _wanted(family: str, only: Sequence[str]) -> bool:
     """Whether any check of the family is asked for, so that the others' probes need not run."""
     mine = [check for check in ALL if check.startswith(f"{family}.")]
-    return not only or any(fnmatchcase(check, pattern) for check in mine for pattern in only)
+    named = any(pattern.startswith(f"{family}.") for pattern in only)
+    return not only or named or any(fnmatchcase(check, pattern) for check in mine for pattern in only)
 
 
 def _log_error(path: str) -> str:

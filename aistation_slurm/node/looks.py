@@ -45,4 +45,11 @@ def keep(state_dir: Path, boot_id: str, earlier: Sequence[Look], look: Look) -> 
         fresh.write_bytes(data)
         fresh.replace(state_dir / FILE)
     except OSError:
-        fresh.unlink(missing_ok=True)
+        _forget(fresh)
+
+
+def _forget(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:
+        pass

@@ -29,10 +29,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Memory:
-    """KiB, from /proc/meminfo."""
+    """KiB, from /proc/meminfo. corrupted: pages that the kernel put aside for errors of the hardware."""
 
     total: int
     available: int
+    swap_total: int = 0
+    swap_free: int = 0
+    corrupted: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ def read_memory(root: Path) -> Optional[Memory]:
     values = dict(re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE))
     if "MemTotal" not in values or "MemAvailable" not in values:
         return None
-    return Memory(int(values["MemTotal"]), int(values["MemAvailable"]))
+    names = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "HardwareCorrupted")
+    return Memory(*(int(values.get(name, 0)) for name in names))
 
 
 def read_disks(paths: Sequence[str], state_dir: Path, boot: str, deadline_s: float = 3.0) -> list[Disk]:
