@@ -66,11 +66,8 @@ def read_gids(port: str) -> tuple[Gid, ...]:
     empty = 0
     for index in range(GIDS_READ):
         text = read_line(f"{port}/gids/{index}")
-        try:
-            address = ipaddress.IPv6Address(text)
-        except ValueError:
-            address = ipaddress.IPv6Address(0)
-        if not int(address):
+        address = _address(text)
+        if address is None:
             empty += 1
             if empty >= _EMPTY_IN_A_ROW or (not text and not found):
                 break
@@ -79,6 +76,16 @@ def read_gids(port: str) -> tuple[Gid, ...]:
         kind, ndev = read_line(f"{port}/gid_attrs/types/{index}"), read_line(f"{port}/gid_attrs/ndevs/{index}")
         found.append(Gid(index, str(address), kind, ndev))
     return tuple(found)
+
+
+def _address(text: str) -> Optional[ipaddress.IPv6Address]:
+    """None for an entry that is empty (all zero), or no address."""
+    if not text.strip("0:"):
+        return None
+    try:
+        return ipaddress.IPv6Address(text)
+    except ValueError:
+        return None
 
 
 def netdev_of(device: str, number: int, gids: tuple[Gid, ...]) -> str:
