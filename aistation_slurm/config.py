@@ -446,6 +446,8 @@ def _explain(text: str, origin: str, message: str) -> str:
         return f"{origin}:{line}: unknown key {key!r} in {section}{hint}. Allowed: {', '.join(allowed)}"
     names = [*where[:-1], *(re.sub(r"\[.*\]$", "", p) for p in where[-1:])]
     line = _line_of(text, names[:-1], names[-1]) if names else 1
+    if where:  # a whole table was refused: the line of the key with which the message begins
+        line = max(line, _line_of(text, where, what.partition(":")[0]))
     choices = "" if "enum value" not in what else f". Allowed: {', '.join(_choices(names))}"
     return f"{origin}:{line}: {'.'.join(where)}: {what[0].lower() + what[1:]}{choices}"
 
@@ -483,19 +485,23 @@ def _allowed_keys(where: list[str]) -> list[str]:
 def _line_of(text: str, section: list[str], key: str) -> int:
     """Line (1-based) where ``key`` is set inside ``[section]``; 1 when it is not found (inline tables).
 
-    ``checks[...]`` stands for any table of ``[checks."..."]``, ``mounts[0]`` for any of ``[[expect.mounts]]``.
+    ``checks[...]`` stands for any table of ``[checks."..."]``, ``mounts[0]`` for the first of ``[[expect.mounts]]``.
     """
     open_ended = bool(section) and section[-1].endswith("]")
+    item = re.search(r"\[(\d+)\]$", section[-1]) if section else None
+    before, found = int(item.group(1)) + 1 if item else 0, 1
     wanted, current = re.sub(r"\[[^\]]*\]", "", ".".join(section)), ""
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         header = re.match(r"\[\[?\s*([^\[\]]+?)\s*\]", line)
         if header:
             current = header.group(1)
+            before -= current == wanted
+            found = number if item and current == wanted and not before else found
             if current == (f"{wanted}.{key}" if wanted else key):
                 return number
-        elif (current == wanted or (open_ended and current.startswith(f"{wanted}."))) and re.match(
+        elif before <= 0 and (current == wanted or (open_ended and current.startswith(f"{wanted}."))) and re.match(
             rf"[\"']?{re.escape(key)}[\"']?\s*[=.]", line
         ):
             return number
-    return 1
+    return found

@@ -43,7 +43,9 @@ _ACTIVE = re.compile(r"[\s*?\[\]\"'$`\\;&|<>()~#!{}\x00-\x1f\x7f-\x9f\u2028\u202
 
 
 def default_template(choice: Choice) -> str:
-    """The template where the user gave none; two layouts need another one than their framework's."""
+    """The template where the user gave none: a site's own, or the framework's, of which two layouts need another one."""
+    if choice.template:
+        return choice.template
     framework = choice.framework.partition("+")[0]
     if framework == "megatron" and choice.step is None:
         return _MEGATRON_RELEASE

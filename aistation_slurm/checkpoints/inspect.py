@@ -11,14 +11,15 @@ from typing import Optional
 
 from aistation_slurm.checkpoints.choose import Choice, resume_args
 from aistation_slurm.checkpoints.folder import Folder, MissingDirectory, mtime, plain, read_folder
+from aistation_slurm.checkpoints.layouts import Layout
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found, Grade
-from aistation_slurm.checkpoints.readers import ALL, Reader, by_name
+from aistation_slurm.checkpoints.readers import ALL, Reader, all_readers
 from aistation_slurm.errors import CheckpointError
 
 __all__ = ["FRAMEWORKS", "Inspection", "inspect"]
 
 FRAMEWORKS = ("auto", *sorted(reader.NAME for reader in ALL))
-"""Values of ``framework``."""
+"""Values of ``framework``; a site's own layouts (layouts.py) add theirs."""
 
 _CLOSE_S = 2.0  # a copy made in the same save may be this much later than its original
 _LOOKED_BACK = 64  # candidates compared when the newest cannot be judged by itself
@@ -76,22 +77,30 @@ class Inspection:
 
 
 def inspect(
-    directory: Path, framework: str = "auto", *, every: bool = True, refused: Mapping[str, str] = _NONE
+    directory: Path,
+    framework: str = "auto",
+    *,
+    every: bool = True,
+    refused: Mapping[str, str] = _NONE,
+    layouts: Sequence[Layout] = (),
 ) -> Inspection:
     """Inspect ``directory``; only reads, and only names, headers, ends and sizes.
 
-    framework: one of FRAMEWORKS. every: False stops as soon as the one to resume from is certain (the start of a job), so
-    that ``checkpoints`` holds the newest only. refused: path -> why, for checkpoints that count as not valid although their
-    files are whole (attempts.py). Raises MissingDirectory (a CheckpointError) when it does not exist, and
-    CheckpointError when it cannot be read or ``framework`` is unknown.
+    framework: one of FRAMEWORKS or the name of one of ``layouts``, which ``auto`` tries last. every: False stops as soon as
+    the one to resume from is certain (the start of a job), so that ``checkpoints`` holds the newest only. refused: path ->
+    why, for checkpoints that count as not valid although their files are whole (attempts.py). Raises MissingDirectory (a
+    CheckpointError) when it does not exist, and CheckpointError when it cannot be read or ``framework`` is unknown.
     """
-    if framework not in FRAMEWORKS:
-        raise CheckpointError(f"unknown framework {plain(framework)!r}; allowed are {', '.join(FRAMEWORKS)}")
+    readers = all_readers(layouts)
+    wanted = tuple(reader for reader in readers if framework in ("auto", reader.NAME))
+    if not wanted:
+        allowed = ", ".join(("auto", *sorted(reader.NAME for reader in readers)))
+        raise CheckpointError(f"unknown framework {plain(framework)!r}; allowed are {allowed}")
     root = _read_root(directory)
     closed: list[str] = []
-    runs = _find_runs(root, ALL if framework == "auto" else (by_name(framework),), closed)
+    runs = _find_runs(root, wanted, closed)
     warnings = [f"{plain(path)} cannot be read; it may hold newer checkpoints" for path in closed[:3]]
-    other = _find_runs(root, ALL, []) if not runs and framework != "auto" else []
+    other = _find_runs(root, readers, []) if not runs and framework != "auto" else []
     if len(runs) > 1:
         warnings.append(f"{len(runs)} run folders below {plain(root.path)}; the newest is {plain(runs[0].where)}")
     checkpoints: list[Checkpoint] = []

@@ -125,6 +125,7 @@ class Judgement:
             empty_shards=tuple(self.empty_shards),
             unreadable=self._unreadable,
             last_resort=mine.last_resort,
+            template=mine.template,
         )
 
 

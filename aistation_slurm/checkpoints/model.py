@@ -44,6 +44,8 @@ class Candidate(NamedTuple):
     """Name of a marker file that says that saving did not end."""
     last_resort: str = ""
     """Why it is chosen only where nothing else is valid (a universal checkpoint needs another way of loading)."""
+    template: str = ""
+    """Resume arguments of a site's own layout."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Checkpoint:
     empty_shards: tuple[str, ...] = ()
     unreadable: bool = False
     last_resort: str = ""
+    template: str = ""
 
     def as_json(self) -> dict[str, object]:
         """The fields of the JSON contract (path, step, framework, valid, why) and more."""

@@ -21,6 +21,7 @@ from aistation_slurm.checkpoints import attempts, claim, side_file
 from aistation_slurm.checkpoints.attempts import ATTEMPTS
 from aistation_slurm.checkpoints.choose import resume_args
 from aistation_slurm.checkpoints.inspect import Inspection, inspect
+from aistation_slurm.checkpoints.layouts import read_layouts
 from aistation_slurm.checkpoints.lease import Busy
 from aistation_slurm.checkpoints.model import Checkpoint
 from aistation_slurm.checkpoints.run_note import read_run, run_note, with_run
@@ -35,6 +36,8 @@ BUSY = 76
 """The same where another writer is at work: it must not go on whatever the user asked for."""
 
 LIMIT_S = 30.0
+CONFIG = Path("/etc/aistation/aistation.toml")
+"""Read for a site's own layouts only; never the file that the user's environment names."""
 _PUBLISH_S = 2.5
 _PREFIX = "SLURM_SPANK_AISTATION_"
 _EXPAND = "*?["
@@ -217,7 +220,9 @@ class StartUp:
             for path, count in bad.items()
         }
         # every=False: only as much as decides; the training waits
-        found = inspect(start.directory, start.framework, every=False, refused=refused)
+        layouts, complaints = read_layouts(CONFIG)
+        self.notes.extend(f"warning: {complaint}" for complaint in complaints[:5])
+        found = inspect(start.directory, start.framework, every=False, refused=refused, layouts=layouts)
         self.notes.extend(f"warning: {warning}" for warning in found.warnings[:5])
         if found.resume is not None:
             newer = found.checkpoints[: found.checkpoints.index(found.resume)]

@@ -14,10 +14,12 @@ from aistation_slurm.checkpoints.folder import plain
 from aistation_slurm.checkpoints.inspect import FRAMEWORKS, Inspection
 from aistation_slurm.checkpoints.inspect import inspect as look
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
+from aistation_slurm.config import load
 from aistation_slurm.errors import CheckpointError
 
 __all__ = ["command"]
 
+_KNOWN = ", ".join(FRAMEWORKS)
 _TEMPLATE_HELP = "Template, e.g. '--load {path} --step {step}'; placeholders: " + " ".join(
     f"{{{name}}}" for name in PLACEHOLDERS
 )
@@ -31,7 +33,11 @@ def command() -> None:
 @command.command("inspect")
 @click.argument("directory", type=click.Path(path_type=Path, readable=False))
 @click.option(
-    "--framework", type=click.Choice(FRAMEWORKS), default="auto", show_default=True, help="Layout to look for."
+    "--framework",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help=f"Layout to look for: {_KNOWN}, or the site's own.",
 )
 @click.option("--resume-args", default="", metavar="TEMPLATE", help=_TEMPLATE_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -39,6 +45,7 @@ def command() -> None:
 def inspect(ctx: click.Context, directory: Path, framework: str, resume_args: str, as_json: bool) -> None:
     """List every checkpoint in DIRECTORY, newest first, valid or why not, and the one to resume from.
 
+    A site's own layouts are described in /etc/aistation/aistation.toml ($AISTATION_CONFIG), [[checkpoints.layout]].
     Warnings (a tracker that points at a missing checkpoint, a dangling link, ...) do not change the exit code.
 
     \b
@@ -53,12 +60,16 @@ def inspect(ctx: click.Context, directory: Path, framework: str, resume_args: st
     \b
     Exit codes: 0 there is something to resume from, or nothing was saved yet;
                 1 checkpoints are there but none is valid, or no resume arguments can be made from the chosen one;
-                2 wrong usage; 3 DIRECTORY is missing or cannot be read.
+                2 wrong usage; 3 DIRECTORY is missing or cannot be read, or the configuration is wrong.
     Examples:
       aistation ckpt inspect /ckpt/run7
       aistation ckpt inspect /ckpt/run7 --framework megatron --resume-args '--load {dir} --ckpt-step {step}' --json
     """
-    found = look(directory, framework)
+    layouts = [] if framework in FRAMEWORKS[1:] else [layout.layout() for layout in load().checkpoints.layout]
+    names = (*FRAMEWORKS, *(layout.name for layout in layouts))
+    if framework not in names:
+        raise click.BadParameter(f"{plain(framework)!r} is not one of {', '.join(names)}", param_hint="'--framework'")
+    found = look(directory, framework, layouts=layouts)
     args, problem = "", found.unusable
     if found.resume is not None:
         try:

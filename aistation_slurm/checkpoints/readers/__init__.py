@@ -7,19 +7,24 @@ first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from aistation_slurm.checkpoints.folder import Folder
+from aistation_slurm.checkpoints.layouts import Layout
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
-from aistation_slurm.checkpoints.readers import dcp, deepspeed, hf, lightning, megatron, nemo
+from aistation_slurm.checkpoints.readers import dcp, deepspeed, hf, lightning, megatron, nemo, site
 
-__all__ = ["ALL", "Reader", "by_name"]
+__all__ = ["ALL", "Reader", "all_readers"]
 
 
 class Reader(Protocol):
     """What a reader module offers."""
 
-    NAME: str
+    @property
+    def NAME(self) -> str:
+        """Value of ``--framework``."""
+        ...
 
     def find(self, folder: Folder) -> Found:
         """Candidates in this folder by name, in any order. Raises OSError only for the folder's own tracker."""
@@ -33,6 +38,6 @@ class Reader(Protocol):
 ALL: tuple[Reader, ...] = (hf, deepspeed, megatron, nemo, lightning, dcp)
 
 
-def by_name(name: str) -> Reader:
-    """The reader called ``name``. Raises KeyError."""
-    return {reader.NAME: reader for reader in ALL}[name]
+def all_readers(layouts: Sequence[Layout] = ()) -> tuple[Reader, ...]:
+    """The known readers and, behind them, the site's own."""
+    return (*ALL, *(site.SiteReader(layout) for layout in layouts))
