@@ -14,10 +14,13 @@ from tests.cluster.hardware import Hardware
 __all__ = [
     "Fault",
     "ecc_uncorrectable",
+    "gpu_facts",
     "gpu_lost",
     "gpu_missing",
     "gpu_process",
+    "gpu_text",
     "hca_firmware",
+    "host_file",
     "ib_down",
     "ib_errors",
     "ib_rate",
@@ -27,6 +30,7 @@ __all__ = [
     "nvlink_down",
     "nvml_block",
     "nvml_error",
+    "pcie_link",
     "roce_mtu",
     "roce_no_address",
     "row_remap",
@@ -160,6 +164,48 @@ def nvlink_down(gpu: int, link: int) -> Fault:
         _xid_line(hardware, gpu, 74, None, "")
 
     return Fault(f"GPU {gpu}: NVLink {link} down", apply)
+
+
+def gpu_facts(gpu: int, **facts: int) -> Fault:
+    """Keys of the fake NVML's state, ``__`` for a dot: ``retired__dbe=3`` (fakenvml/health.c and fields_events.c have them)."""
+
+    def apply(hardware: Hardware) -> None:
+        hardware.gpu(gpu)
+        for key, value in facts.items():
+            hardware.nvml.set(f"gpu.{gpu}.{key.replace('__', '.')}", value)
+        hardware.nvml.write()
+
+    return Fault(f"GPU {gpu}: {facts}", apply)
+
+
+def gpu_text(gpu: int, key: str, value: str) -> Fault:
+    """A text of the fake NVML's state: vbios, inforom, name."""
+
+    def apply(hardware: Hardware) -> None:
+        hardware.nvml.set(f"gpu.{hardware.gpu(gpu).slot}.{key}", value)
+        hardware.nvml.write()
+
+    return Fault(f"GPU {gpu}: {key} {value}", apply)
+
+
+def pcie_link(gpu: int, width: int = 16, gts: float = 32.0) -> Fault:
+    """The GPU's PCIe link as NVML and sysfs show it."""
+    generations = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5}
+
+    def apply(hardware: Hardware) -> None:
+        path = hardware.pci_path(hardware.gpu(gpu).pci)
+        hardware.put(f"{path}/current_link_width", f"{width}\n")
+        hardware.put(f"{path}/current_link_speed", f"{gts} GT/s PCIe\n")
+        hardware.nvml.set(f"gpu.{gpu}.pcie.width", width)
+        hardware.nvml.set(f"gpu.{gpu}.pcie.gen", generations[gts])
+        hardware.nvml.write()
+
+    return Fault(f"GPU {gpu}: PCIe x{width} at {gts} GT/s", apply)
+
+
+def host_file(path: str, text: str) -> Fault:
+    """A file of the node's /sys or /proc."""
+    return Fault(f"{path}: {text[:20]}", lambda hardware: hardware.put(path, text))
 
 
 _THROTTLE_BITS = {

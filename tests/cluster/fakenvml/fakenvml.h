@@ -30,6 +30,9 @@ struct utilization { uint gpu, memory; };
 struct temperature_v1 { uint version, sensor; int temperature; };
 struct row_histogram { uint max, high, partial, low, none; };
 
+struct sram_status { uint version; u64 counts[11]; uint threshold_exceeded; };
+struct fabric_info { uint version; unsigned char cluster[16]; int status; uint32_t clique; unsigned char state; uint32_t health; };
+
 struct event {
 	struct device *device;
 	u64 type, data;

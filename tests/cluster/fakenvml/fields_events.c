@@ -26,14 +26,29 @@ static int known_field(const char *text, const struct device *device, const stru
 			*value = gpu_number(text, device, table[i].key, 0);
 			return 1;
 		}
+	static const struct { uint id; const char *key; } rare[] = { /* not supported unless the state file says so */
+		{29, "retired.sbe"}, {30, "retired.dbe"}, {31, "retired.pending"}, {75, "thermal_ns"}, {82, "temperature_memory"},
+	};
+	for (size_t i = 0; i < sizeof(rare) / sizeof(rare[0]); i++)
+		if (rare[i].id == field->field) {
+			*value = gpu_number(text, device, rare[i].key, UINT64_MAX);
+			return *value != UINT64_MAX;
+		}
+	static const struct { uint id; const char *key; } links[] = { /* sums over all links */
+		{38, "nvlink.crc_flit"}, {45, "nvlink.crc_data"}, {52, "nvlink.replay"}, {59, "nvlink.recovery"}, {160, "nvlink.ecc"},
+	};
+	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+		if (links[i].id == field->field) {
+			*value = gpu_number(text, device, links[i].key, 0);
+			return 1;
+		}
 	if (field->field == 91) /* NVLink count */
 		*value = gpu_number(text, device, "nvlinks", 18);
 	else if (field->field == 165) { /* NVLink state, the link in the scope: 1 is active */
 		if (nvlink_number(text, device, field->scope, "down", value) != SUCCESS)
 			return 0;
 		*value = !*value;
-	} else if (field->field == 38 || field->field == 45 || field->field == 59 || field->field == 160 ||
-		   (field->field >= 206 && field->field <= 222)) /* link error counters */
+	} else if (field->field >= 206 && field->field <= 222) /* link error counters */
 		*value = 0;
 	else
 		return 0;

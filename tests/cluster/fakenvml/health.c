@@ -21,6 +21,7 @@ NUMBER_CALL(nvmlDeviceGetSupportedClocksThrottleReasons, u64, "throttle.supporte
 NUMBER_CALL(nvmlDeviceGetPowerUsage, uint, "power_mw", 72000)
 NUMBER_CALL(nvmlDeviceGetEnforcedPowerLimit, uint, "power_limit_mw", 700000)
 NUMBER_CALL(nvmlDeviceGetPowerManagementLimit, uint, "power_limit_mw", 700000)
+NUMBER_CALL(nvmlDeviceGetPowerManagementDefaultLimit, uint, "power_default_mw", 700000)
 NUMBER_CALL(nvmlDeviceGetCurrPcieLinkGeneration, uint, "pcie.gen", 5)
 NUMBER_CALL(nvmlDeviceGetMaxPcieLinkGeneration, uint, "pcie.max_gen", 5)
 NUMBER_CALL(nvmlDeviceGetGpuMaxPcieLinkGeneration, uint, "pcie.max_gen", 5)
@@ -55,20 +56,34 @@ EXPORT int nvmlDeviceGetTotalEccErrors(const struct device *device, uint error, 
 	return SUCCESS;
 }
 
-/* All counted errors are in device memory (location 2), the rest of the chip has none. */
+/* Counted errors are in device memory (location 2), but for those that the state file puts into SRAM (location 7). */
 EXPORT int nvmlDeviceGetMemoryErrorCounter(const struct device *device, uint error, uint counter, uint location, u64 *out)
 {
 	ENTER(device);
 	if (error > 1 || counter > 1 || location > 7)
 		return INVALID_ARGUMENT;
-	*out = location == 2 ? ecc_count(text, device, error, counter) : 0;
+	char key[64];
+	snprintf(key, sizeof(key), "sram.%s.%s", counter_name[counter], error_name[error]);
+	u64 sram = gpu_number(text, device, key, 0);
+	*out = location == 7 ? sram : location == 2 ? ecc_count(text, device, error, counter) - sram : 0;
+	return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetSramEccErrorStatus(const struct device *device, struct sram_status *out)
+{
+	ENTER(device);
+	uint version = out->version;
+	memset(out, 0, sizeof(*out));
+	out->version = version;
+	out->threshold_exceeded = (uint)gpu_number(text, device, "sram.threshold", 0);
 	return SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetEccMode(const struct device *device, uint *current, uint *pending)
 {
 	ENTER(device);
-	*current = *pending = (uint)gpu_number(text, device, "ecc.mode", 1);
+	*current = (uint)gpu_number(text, device, "ecc.mode", 1);
+	*pending = (uint)gpu_number(text, device, "ecc.mode_pending", *current);
 	return SUCCESS;
 }
 
@@ -179,6 +194,15 @@ EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(const struct device *device, uint
 	return nvlink_number(text, device, link, "down", &unused);
 }
 
+/* Without a state in the state file the card is in no NVSwitch fabric. */
+EXPORT int nvmlDeviceGetGpuFabricInfoV(const struct device *device, struct fabric_info *out)
+{
+	ENTER(device);
+	out->state = (unsigned char)gpu_number(text, device, "fabric.state", 0);
+	out->status = (int)gpu_number(text, device, "fabric.status", 0);
+	return SUCCESS;
+}
+
 /* ---- clocks, heat, modes ---- */
 
 EXPORT int nvmlDeviceGetClockInfo(const struct device *device, uint type, uint *mhz)
@@ -232,7 +256,8 @@ EXPORT int nvmlDeviceGetUtilizationRates(const struct device *device, struct uti
 EXPORT int nvmlDeviceGetMigMode(const struct device *device, uint *current, uint *pending)
 {
 	ENTER(device);
-	*current = *pending = (uint)gpu_number(text, device, "mig", 0);
+	*current = (uint)gpu_number(text, device, "mig", 0);
+	*pending = (uint)gpu_number(text, device, "mig_pending", *current);
 	return SUCCESS;
 }
 

@@ -3,90 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aistation_slurm.config import Config, load
 from aistation_slurm.findings import Status
-from aistation_slurm.node.health import NodeReport, check_node
-from tests.cluster import fakenvml, faults
+from tests.cluster import faults
 from tests.cluster.faults import Fault
-from tests.cluster.hardware import Hardware
 from tests.unit.cases_health.cases import add_port, put
-from tests.unit.cases_health.commands import Answer, aistation
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fakenvml.build(tmp_path_factory.mktemp("fakenvml"))
-
-
-class Node:
-    """``check`` calls the command; ``report`` the library. Both look at the same hardware."""
-
-    def __init__(self, folder: Path, library: Path) -> None:
-        self.hardware = Hardware(folder / "aisim", "gpu1", gpus=4, hcas=2, boot_id="")
-        self.hardware.install(library)
-        self.state_dir = folder / "run"
-        self.gres = folder / "gres.conf"
-        self.gres.write_text("Name=gpu File=/dev/nvidia[0-3]\n")
-        self.toml = folder / "aistation.toml"
-        self.configure()
-
-    def configure(self, **probe: object) -> None:
-        facts: dict[str, object] = {
-            "root": str(self.hardware.root),
-            "kmsg": str(self.hardware.folder / "kmsg"),
-            "nvml_library": str(self.hardware.folder / fakenvml.SONAME),
-            "nvml_deadline_s": 60.0,
-            **probe,
-        }
-        lines = ["[probe]", *(f"{key} = {json.dumps(value)}" for key, value in facts.items())]
-        lines += [
-            "[node]",
-            f"state_dir = {json.dumps(str(self.state_dir))}",
-            f"gres_conf = {json.dumps(str(self.gres))}",
-        ]
-        lines += ["[expect]", "disk_free_percent = 0.0", 'disk_paths = ["/"]', "[slurm]", 'bin_dir = "/nowhere"']
-        self.toml.write_text("\n".join(lines) + "\n")
-
-    @property
-    def config(self) -> Config:
-        return load(self.toml)
-
-    def inject(self, *injected: Fault) -> None:
-        for fault in injected:
-            fault.apply(self.hardware)
-
-    def report(self, **options: Any) -> NodeReport:
-        return check_node(self.config, now=time.time(), node="gpu1", **options)
-
-    def check(self, *options: str) -> Answer:
-        return aistation("check", "--config", self.toml, "--json", *options)
-
-    def bad(self) -> list[tuple[str, str, str]]:
-        found = self.report().findings
-        return [(f.check, f.status.value, f.subject) for f in found if f.status is not Status.OK]
-
-
-@pytest.fixture
-def node(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    made = Node(tmp_path, library)
-    monkeypatch.setenv("FAKE_NVML_STATE", str(made.hardware.nvml.path))
-    for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_SCRIPT_CONTEXT", "SLURMD_NODENAME"):
-        monkeypatch.delenv(name, raising=False)
-    yield made
-    for memo in made.state_dir.glob("*-child") if made.state_dir.is_dir() else ():
-        try:
-            os.killpg(int(memo.read_text().split()[0]), signal.SIGKILL)
-        except (ProcessLookupError, ValueError):
-            pass
+from tests.unit.cases_health.commands import aistation
+from tests.unit.cases_health.node import Node
 
 
 def test_a_healthy_node(node: Node) -> None:
