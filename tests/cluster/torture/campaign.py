@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Optional
 
+from aistation_slurm.slurm import hostlist
 from tests.cluster import ClusterError, slurm_view
 from tests.cluster.torture import workload
 from tests.cluster.torture.history import OVER, Deed, History, Watched
 from tests.cluster.torture.judgement import Violation, judge_admin, judge_drain, judge_job
 from tests.cluster.torture.operator import Operator
+from tests.cluster.torture.report import tell
 from tests.cluster.torture.site import Site
 from tests.cluster.torture.troubles import TROUBLES
 
@@ -241,8 +243,6 @@ class Campaign:
 
     def report(self, violation: Violation) -> None:
         """Once each."""
-        from tests.cluster.torture.report import tell
-
         key = (violation.kind, violation.job, violation.node + (violation.text if violation.node else ""))
         if key not in self._told:
             self._told.add(key)
@@ -300,12 +300,7 @@ class Campaign:
 
     def busy_nodes(self) -> set[str]:
         running = [job for job in self.history.jobs.values() if job.state == "RUNNING"]
-        return {name for job in running for name in self.site_names(str(job.row.get("nodes") or ""))}
-
-    def site_names(self, hostlist_text: str) -> list[str]:
-        from aistation_slurm.slurm import hostlist
-
-        return list(hostlist.expand(hostlist_text)) if hostlist_text else []
+        return {name for job in running for name in hostlist.expand(str(job.row.get("nodes") or ""))}
 
     def some_job(self, rng: Random, *states: str) -> Optional[Watched]:
         if not self.site.controller_up:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Optional
 
 from aistation_slurm.slurm import hostlist
@@ -133,6 +134,4 @@ _ENDED = (
 
 
 def clock(time: float) -> str:
-    from datetime import datetime
-
     return datetime.fromtimestamp(time).strftime("%H:%M:%S.%f")[:-3]

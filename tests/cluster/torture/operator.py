@@ -13,6 +13,8 @@ from tests.cluster.torture.site import Site
 
 REPAIR_S = 12.0
 """A repair takes longer than the watchdog needs to see the drain: once a node is given back, Slurm no longer tells of it."""
+RETURN_S = 8.0
+"""A node that was rebooted is given back after this long, for the same reason."""
 PATIENCE_S = 25.0
 """A sick node is taken out of service by a reboot after this long, whoever still runs there."""
 OUT_OF_SERVICE = ("DOWN", "FAIL")
@@ -100,7 +102,7 @@ class Operator:
     def _return(self, care: Care, shown: Optional[Mapping[str, Any]]) -> None:
         """Until Slurm has it in service. A person's drain is that person's to end."""
         now = time.time()
-        if shown is None or now < care.since + 1.0:
+        if shown is None or now < care.since + RETURN_S:
             return
         if "NOT_RESPONDING" in shown["flags"] or not self.site.is_on(care.node):
             return

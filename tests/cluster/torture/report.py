@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -126,8 +125,3 @@ def print_all(campaign: Campaign, console: Console) -> None:
         console.print(found.story, markup=False, highlight=False, soft_wrap=True)
     console.print(table(campaign))
     console.print(verdict(campaign))
-
-
-def as_json(campaign: Campaign) -> str:
-    """The deeds, for a comparison of two runs of one seed."""
-    return json.dumps([str(deed) for deed in campaign.history.deeds])

@@ -4,7 +4,7 @@
  * TORTURE_PAGE names a file of three int64 that the test shares with the process:
  *   [0] nanoseconds that are added to CLOCK_REALTIME (and to the mtime of files, which the same clock writes)
  *   [1] fuse: counts down at each commit (fdatasync, fsync), command (pipe2 before it, waitpid after it) and removal of a file;
- *       at zero the process gets SIGKILL, before an odd step is made and after an even one
+ *       at zero the process gets SIGKILL, one time before that step is made, the next time after it
  *   [2] how many processes died so
  * Only Python is affected: the shell that starts it, and Slurm's commands that it starts, are not.
  */

@@ -6,10 +6,9 @@ import mmap
 import signal
 import struct
 import subprocess
-import time
 from pathlib import Path
 
-from tests.cluster import Cluster, ClusterError
+from tests.cluster import Cluster
 from tests.cluster.fleet import CONTROLLER
 
 SHIM = Path(__file__).with_name("shim.c")
@@ -132,11 +131,3 @@ class Site(Cluster):
         except subprocess.TimeoutExpired:
             return False, f"no answer in {timeout:g} s"
         return done.returncode == 0, done.stdout if done.returncode == 0 else done.stderr
-
-    def await_controller(self, seconds: float) -> None:
-        """Raises ClusterError when slurmctld does not answer in time."""
-        deadline = time.monotonic() + seconds
-        while not self.try_run("scontrol", "ping")[0]:
-            if time.monotonic() > deadline:
-                raise ClusterError(f"slurmctld does not answer after {seconds:g} s")
-            time.sleep(0.2)
