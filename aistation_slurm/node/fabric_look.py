@@ -32,8 +32,9 @@ def look(config: Config, boot: str) -> tuple[list[PortSnapshot], list[Finding]]:
     if read.error:
         return [], [Finding("fabric.port_state", Status.UNKNOWN, fabric.HCAS, read.error, scope=Scope.SHARED)]
     ports = msgspec.convert(read.value or [], list[PortSnapshot])
-    uptime_s = host.uptime_s()
     memory = fabric_memory.load(str(state_dir), LIVE, boot)
+    # after loading: what another process has stored meanwhile must not lie in the future
+    uptime_s = host.uptime_s()
     clock = uptime_s if uptime_s != float("inf") else time.monotonic()
     statistics = _ask_drivers(config, ports, memory, clock, boot)
     memory.ports = fabric.counted(ports, config.expect, memory.ports, clock, uptime_s, config.fabric, statistics)
@@ -49,7 +50,9 @@ def look_at_capture(root: Path, config: Config, now: float) -> tuple[list[PortSn
     key, clock = fabric_memory.capture_key(root), fabric_memory.capture_clock(root, now)
     memory = fabric_memory.load(config.node.state_dir, CAPTURES, key)
     statistics = {name: captured_statistics(root, name) for name in _interfaces(ports, config)}
-    memory.ports = fabric.counted(ports, config.expect, memory.ports, clock, uptime_s, config.fabric, statistics)
+    histories = fabric.counted(ports, config.expect, memory.ports, clock, uptime_s, config.fabric, statistics)
+    # that a port is gone is told of a running node only
+    memory.ports = {key: histories[key] for key in map(fabric.history_key, ports) if key in histories}
     if any(history.last for history in memory.ports.values()):
         fabric_memory.store(config.node.state_dir, CAPTURES, key, memory)
     return ports, fabric.findings(ports, config.expect, uptime_s, memory.ports, config.fabric)

@@ -62,11 +62,16 @@ def store(state_dir: str, name: str, key: str, memory: Memory) -> bool:
 
 
 def capture_key(root: Path) -> str:
+    """Its node and boot, where the tree tells them and the time of that boot; else its folder, as long as it is not made anew."""
     boot = boot_id(root)
-    if boot and any((root / path).is_file() for path in ("proc/sys/kernel/hostname", "etc/hostname")):
+    named = any((root / path).is_file() for path in ("proc/sys/kernel/hostname", "etc/hostname"))
+    if boot and named and uptime_s(root) != _INFINITE:
         return f"{captured_name(root)} {boot}"
-    folder = os.stat(root)
-    return f"{root.resolve()} {folder.st_dev} {folder.st_ino} {boot}".rstrip()
+    try:
+        made = os.stat(root / "sys/class/infiniband")
+    except OSError:
+        return f"{root.resolve()} {boot}".rstrip()
+    return f"{root.resolve()} {made.st_dev} {made.st_ino} {made.st_mtime_ns} {boot}".rstrip()
 
 
 def capture_clock(root: Path, now: float) -> float:

@@ -24,7 +24,8 @@ class PortSnapshot:
 
     lid: None where the tree does not say; 0 and 0xffff mean unassigned. counters: since the driver was loaded (see
     probes/rdma_counters). verbs, umad: None where that class of device files is not there at all. software: made of another
-    interface (rxe, siw). gids, netdev and settings (flow control): read of Ethernet ports only.
+    interface (rxe, siw). alive: False where the card's PCI configuration reads all ones.
+    gids, netdev and settings (flow control): read of Ethernet ports only.
     """
 
     hca: str
@@ -46,6 +47,7 @@ class PortSnapshot:
     driver: str = ""
     node_type: str = ""
     software: bool = False
+    alive: Optional[bool] = None
     gids: tuple[Gid, ...] = ()
     netdev: Optional[Netdev] = None
     settings: dict[str, str] = field(default_factory=dict, compare=False)
@@ -117,6 +119,7 @@ def _device_facts(device: str) -> dict[str, object]:
         "pci": _pci_of(device),
         "driver": os.path.basename(_link(f"{device}/device/driver")),
         "virtual": os.path.lexists(physfn),
+        "alive": _alive(f"{device}/device/config"),
         "board_id": _word(read_line(f"{device}/board_id") or read_line(f"{device}/hca_type")),
         "firmware": _word(read_line(f"{device}/fw_ver")),
         "node_type": read_line(f"{device}/node_type"),
@@ -161,6 +164,21 @@ def _pci_of(device: str) -> str:
         return target
     match = re.search(r"^PCI_SLOT_NAME=(\S+)", read_line(f"{device}/device/uevent", 4096), re.MULTILINE)
     return match.group(1) if match else ""
+
+
+def _alive(config: str) -> Optional[bool]:
+    """None where the configuration cannot be read."""
+    try:
+        fd = os.open(config, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        head = os.read(fd, 4)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return head != b"\xff\xff\xff\xff" if len(head) == 4 else None
 
 
 def _link(path: str) -> str:

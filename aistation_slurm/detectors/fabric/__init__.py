@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Optional
 
 from aistation_slurm.config import Expect, Fabric
@@ -12,7 +13,7 @@ from aistation_slurm.detectors.fabric.firmware import firmware_findings
 from aistation_slurm.detectors.fabric.history import CounterHistory, advance
 from aistation_slurm.detectors.fabric.judged import judged, never_used, used_by_jobs
 from aistation_slurm.detectors.fabric.mtu import mtu_findings
-from aistation_slurm.detectors.fabric.port_state import SETTLE_S, state_findings
+from aistation_slurm.detectors.fabric.port_state import SETTLE_S, gone_findings, state_findings
 from aistation_slurm.detectors.fabric.rate import expected_rate, rate_findings
 from aistation_slurm.detectors.fabric.roce_gid import gid_findings
 from aistation_slurm.detectors.fabric.verdict import HCAS
@@ -52,12 +53,25 @@ def findings(
         if history is not None and not never_used(port):
             told = (flap.flap_finding(port, history, limits), errors.error_finding(port, history, limits))
             out += [f for f in (*told, pfc.pause_finding(port, history, limits)) if f is not None]
-    return out
+    return out + gone_findings(list(_gone(ports, histories or {}, want).values()))
 
 
 def history_key(port: PortSnapshot) -> str:
     """Names change when drivers are loaded anew; a card in another slot is another card."""
-    return f"{port.name} {port.pci}".strip()
+    return f"{port.kind} {port.name} {port.pci}".strip()
+
+
+def _gone(ports: Sequence[PortSnapshot], histories: Histories, want: Expect) -> dict[str, str]:
+    """Key and name of InfiniBand ports that have a history, and are there neither by name nor in their slot."""
+    there = {p.name for p in ports} | {p.pci for p in ports if p.pci}
+    found = {}
+    for key in histories:
+        kind, *names = key.split(" ")
+        names.append(names[0].partition("/")[0])
+        ignored = any(fnmatchcase(name, pattern) for name in names for pattern in want.ignore_hcas)
+        if kind == "ib" and not ignored and not there & set(names):
+            found[key] = names[0]
+    return found
 
 
 def counted(
@@ -87,4 +101,5 @@ def counted(
             )
         key = history_key(port)
         found[key] = advance(old.get(key), values, now, windows, settled=uptime_s >= SETTLE_S)
-    return found
+    # of a port that is gone the last history stays, which tells that it was there
+    return {**{key: old[key] for key in _gone(ports, old, want)}, **found}

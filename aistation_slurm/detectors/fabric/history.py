@@ -50,7 +50,10 @@ def advance(
 
     settled: False while the node has just booted; its fabric is coming up, and rises do not count.
     """
-    if old is None or now < old.time:
+    if old is not None and now == old.time and dict(values) == old.last:
+        return old
+    if old is None or now <= old.time:
+        # a clock that stands or goes back is another node's, or another boot's
         return CounterHistory(now, now, dict(values))
     moved = {name: value - old.last[name] for name, value in values.items() if value >= old.last.get(name, value + 1)}
     rises: dict[str, list[Rise]] = {}

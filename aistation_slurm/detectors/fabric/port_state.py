@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from aistation_slurm.config import Expect
 from aistation_slurm.detectors.fabric.judged import never_used, used_by_jobs
 from aistation_slurm.detectors.fabric.verdict import HCAS, verdict
-from aistation_slurm.findings import Action, Finding, Status
+from aistation_slurm.findings import Action, Finding, Scope, Status
 from aistation_slurm.probes.rdma import PortSnapshot
 
-__all__ = ["SETTLE_S", "state_findings"]
+__all__ = ["SETTLE_S", "gone_findings", "state_findings"]
 
 CHECK = "fabric.port_state"
 SETTLE_S = 180.0
@@ -44,6 +44,9 @@ def _state(
     where = f"{port.state or 'unreadable'}, physical state {port.phys_state or 'unreadable'}"
     if port.kind == "roce":
         where += ", RoCE"
+    if port.alive is False:
+        text = f"PCI configuration of {port.pci or port.hca} reads all ones: the card fell off the bus"
+        return verdict(CHECK, Status.FAIL, port, text, Action.REBOOT)
     if not port.state:
         return verdict(CHECK, Status.UNKNOWN, port, where)
     if port.state == "ACTIVE":
@@ -61,6 +64,13 @@ def _state(
         text = f"{where}, expected ACTIVE; no subnet manager has taken it"
         return verdict(CHECK, Status.FAIL, port, text, Action.INSPECT)
     return verdict(CHECK, Status.FAIL, port, f"{where}, expected ACTIVE", Action.CHECK_CABLE)
+
+
+def gone_findings(gone: Sequence[str]) -> list[Finding]:
+    """gone: names of InfiniBand ports that an earlier look of this boot saw, and this one does not. A warning: drivers are
+    unloaded on purpose too, and the gate refuses jobs that would use such a port."""
+    text = "was there earlier in this boot, and is gone: did the card reset, or its driver go?"
+    return [Finding(CHECK, Status.WARN, name, text, Action.INSPECT, Scope.SHARED, device=name) for name in gone]
 
 
 def _active(port: PortSnapshot, where: str, counted: bool) -> Finding:

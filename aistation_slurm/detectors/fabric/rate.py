@@ -38,7 +38,18 @@ def expected_rate(port: PortSnapshot, ports: Sequence[PortSnapshot], want: Expec
         return None, "", False
     best = max(rates)
     same = sum(1 for r in rates if r == best)
-    return best, f"as {same} of {len(rates)} ports of this kind", same > len(rates) / 2
+    certain = same > len(rates) / 2 and not _another_network(port, ports)
+    return best, f"as {same} of {len(rates)} ports of this kind", certain
+
+
+def _another_network(port: PortSnapshot, ports: Sequence[PortSnapshot]) -> bool:
+    """Several ports of the kind run all lanes at one lower speed: rather the storage network than faults of each.
+
+    A link that a bad cable or transceiver slows down has lost lanes, or is alone. No fail for it, unless the rate is configured.
+    """
+    alike = [p for p in ports if (p.board_id, p.rate_gbps, p.lanes) == (port.board_id, port.rate_gbps, port.lanes)]
+    widest = max((p.lanes or 0 for p in ports if p.board_id == port.board_id), default=0)
+    return len([p for p in alike if p.state == "ACTIVE"]) > 1 and port.lanes == widest
 
 
 def _rate(port: PortSnapshot, ports: Sequence[PortSnapshot], want: Expect) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,15 @@ def test_a_damaged_memory_is_a_first_look(tmp_path: Path, text: str) -> None:
         show(root, {"counters": {"mlx5_0": {"link_downed": downs}}})
         statuses.append(aistation("check", "--root", root, "--json", "--config", toml).json["status"])
     assert statuses == ["ok", "ok", "warn"]
+
+
+def test_a_tree_that_was_made_anew_in_the_same_folder_is_another_one(tmp_path: Path) -> None:
+    toml = tmp_path / "aistation.toml"
+    toml.write_text(f"[node]\nstate_dir = {json.dumps(str(tmp_path / 'run'))}\n")
+    root, statuses = tmp_path / "capture", []
+    for downs in (0, 11, 200):
+        shutil.rmtree(root, ignore_errors=True)
+        build_tree(root, {"ports": {"mlx5_0": {"lid": "0x10"}, f"mlx5_1{downs}": {"lid": "0x11"}}})
+        show(root, {"counters": {"mlx5_0": {"link_downed": downs}}})
+        statuses.append(aistation("check", "--root", root, "--json", "--config", toml).json["status"])
+    assert statuses == ["ok"] * 3

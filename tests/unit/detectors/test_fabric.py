@@ -100,3 +100,19 @@ def test_every_finding_has_a_listed_check() -> None:
     seen = {f.check for f in fabric.findings([port(), port("x", verbs=False)], Expect(hca_ports=9), LONG_UP)}
     assert seen <= set(ALL)
     assert seen >= {"fabric.port_state", "fabric.rate", "fabric.device_files"}
+
+
+def test_several_ports_at_one_lower_speed_with_all_lanes_are_rather_the_storage_network() -> None:
+    compute = [port(f"mlx5_{i}") for i in range(8)]
+    storage = [port(f"mlx5_{i}", rate_gbps=200.0, lanes=4, speed="HDR") for i in (8, 9)]
+    assert bad(*compute, *storage) == [("fabric.rate", Status.WARN, f"mlx5_{i}/1") for i in (8, 9)]
+    assert bad(*compute, storage[0]) == [("fabric.rate", Status.FAIL, "mlx5_8/1")]
+    narrow = [port(f"mlx5_{i}", rate_gbps=200.0, lanes=2) for i in (8, 9)]
+    assert bad(*compute, *narrow) == [("fabric.rate", Status.FAIL, f"mlx5_{i}/1") for i in (8, 9)]
+    assert bad(*compute, *storage, rate_gbps=400.0) == [("fabric.rate", Status.FAIL, f"mlx5_{i}/1") for i in (8, 9)]
+    assert bad(*compute, *storage, ignore_hcas=("mlx5_[89]",)) == []
+
+
+@pytest.mark.parametrize("state", ["", "ACTIVE", "DOWN"])
+def test_a_card_that_fell_off_the_bus(state: str) -> None:
+    assert bad(port(state=state, alive=False)) == [("fabric.port_state", Status.FAIL, "mlx5_0/1")]

@@ -40,7 +40,7 @@ def over(*looks: tuple[float, int], name: str = "n", settled: bool = True) -> Co
         ([(0, 0), (7200, 10)], 5),  # half of that time lies before the window
         ([(0, 0), (10, 10), (3700, 10)], 0),
         ([(5000, 0), (100, 9), (160, 10)], 1),  # the clock began anew
-        ([(60, 1), (60, 3)], 2),  # no time at all in between
+        ([(60, 1), (60, 3)], 0),  # no time in between: not the same node
     ],
 )
 def test_rises(looks: list[tuple[float, int]], rise: float) -> None:
@@ -157,10 +157,10 @@ def test_only_ports_that_jobs_use_are_counted() -> None:
     def names(*ports: Any) -> list[str]:
         return list(fabric.counted(ports, Expect(), {}, 9000.0, 9000.0, Fabric()))
 
-    assert names(ib, roce, virtual, soft) == ["mlx5_0/1"]
-    assert names(roce, virtual, soft) == ["mlx5_bond_0/1"]
+    assert names(ib, roce, virtual, soft) == ["ib mlx5_0/1"]
+    assert names(roce, virtual, soft) == ["roce mlx5_bond_0/1"]
     alone = fabric.counted([roce], Expect(), {}, 9000.0, 9000.0, Fabric(), {"bond0": {"tx_pfc_frames": 3}})
-    assert alone["mlx5_bond_0/1"].last == {"link_downed": 3, "carrier_down_count": 2, "pause_frames_sent": 3}
+    assert alone["roce mlx5_bond_0/1"].last == {"link_downed": 3, "carrier_down_count": 2, "pause_frames_sent": 3}
 
 
 def test_a_card_in_another_slot_is_another_card() -> None:
@@ -169,3 +169,25 @@ def test_a_card_in_another_slot_is_another_card() -> None:
     new = fabric.counted(moved, Expect(), old, 9030.0, 9e3, Fabric())
     found = {f.check: (f.status, f.evidence) for f in fabric.findings(moved, Expect(), 9e3, new)}
     assert found["fabric.flap"] == (Status.OK, "link_downed 90, the baseline from now on")
+
+
+def test_a_port_that_was_there_earlier_in_this_boot() -> None:
+    both = [port(pci="0000:19:00.0"), port("mlx5_1", pci="0000:2b:00.0")]
+    seen = fabric.counted(both, Expect(), {}, 9000.0, 9e3, Fabric())
+
+    def gone(ports: list[Any], **want: Any) -> list[tuple[str, Status]]:
+        later = fabric.counted(ports, Expect(**want), seen, 9030.0, 9e3, Fabric())
+        found = fabric.findings(ports, Expect(**want), 9e3, later)
+        return [(f.subject, f.status) for f in found if "is gone" in f.evidence]
+
+    assert gone(both) == []
+    assert gone(both[:1]) == [("mlx5_1/1", Status.WARN)]
+    assert gone([both[0], port("mlx5_7", pci="0000:2b:00.0")]) == [], "only its name is another"
+    assert gone(both[:1], ignore_hcas=("mlx5_1",)) == gone(both[:1], ignore_hcas=("0000:2b:*",)) == []
+    later = fabric.counted(both[:1], Expect(), seen, 9030.0, 9e3, Fabric())
+    again = fabric.counted(both[:1], Expect(), later, 9060.0, 9e3, Fabric())
+    assert [f.subject for f in fabric.findings(both[:1], Expect(), 9e3, again) if "is gone" in f.evidence] == [
+        "mlx5_1/1"
+    ]
+    back = fabric.counted(both, Expect(), again, 9090.0, 9e3, Fabric())
+    assert [f for f in fabric.findings(both, Expect(), 9e3, back) if "is gone" in f.evidence] == []

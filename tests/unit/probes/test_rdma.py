@@ -219,3 +219,11 @@ def test_trees_of_rubbish_never_raise(tmp_path: Path) -> None:
         histories = fabric.counted(ports, Expect(), {}, 1.0, 1e6, Fabric())
         found = fabric.findings(ports, Expect(), 1e6, histories)
         assert all("\n" not in f.evidence for f in found), [f.evidence for f in found]
+
+
+def test_a_card_that_fell_off_the_bus_reads_all_ones(tmp_path: Path) -> None:
+    hardware = Hardware(tmp_path / "aisim", "gpu1", gpus=0, hcas=2)
+    hardware.folder.mkdir()
+    hardware.make_healthy()
+    hardware.fall_off_bus(hardware.hcas[1].pci)
+    assert [p.alive for p in read_ports(hardware.root)] == [True, False]
