@@ -7,7 +7,7 @@ import json
 import time
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import click
 import msgspec
@@ -35,6 +35,9 @@ EXIT_OF = {Status.OK: EXIT_OK, Status.WARN: EXIT_OK, Status.FAIL: EXIT_PROBLEM, 
 )
 @click.option("--act", is_flag=True, help="Drain this node for a failed local check, and write its state file.")
 @click.option("--learn", is_flag=True, help="Print what this node has as the [expect] section of aistation.toml.")
+@click.option(
+    "--explain", "explained", is_flag=True, help="Say for each verdict which fact, which limit, which source."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="aistation.toml to use.")
 @click.pass_context
@@ -45,6 +48,7 @@ def command(
     root: Optional[Path],
     act: bool,
     learn: bool,
+    explained: bool,
     as_json: bool,
     config_path: Optional[Path],
 ) -> None:
@@ -55,6 +59,7 @@ def command(
     Examples:
       aistation check
       aistation check --only 'fabric.*' --json
+      aistation check --explain              which fact, which limit, which source, and who acts on it
       aistation check --learn > expect.toml  on a node that is known to be in order
       aistation check --act                  from cron or HealthCheckProgram
       aistation check --root /tmp/capture    a tree copied from another node (its dmesg beside sys/ is read too)
@@ -80,9 +85,11 @@ def command(
     if learn:
         _learn(report, config, root)
     elif as_json:
-        click.echo(json.dumps(report.as_json(), indent=2))
+        click.echo(json.dumps(_json(report, config if explained else None), indent=2))
     else:
         _table(report)
+        if explained:
+            _say_why(report, config)
     ctx.exit(EXIT_OF[report.status] if report.findings else EXIT_COULD_NOT_RUN)
 
 
@@ -148,6 +155,33 @@ def _act(config: Config, report: NodeReport) -> None:
         _say(drain_for(report, config, client))
     except AistationError as exc:
         _say(f"not drained: {exc}")
+
+
+def _json(report: NodeReport, config: Optional[Config]) -> dict[str, Any]:
+    """config: given where each finding is to be explained."""
+    out = report.as_json()
+    if config is not None:
+        from aistation_slurm.detectors.explain import explain
+
+        for row, finding in zip(out["findings"], report.findings):
+            row["explain"] = explain(finding, config).as_json()
+    return out
+
+
+def _say_why(report: NodeReport, config: Config) -> None:
+    from aistation_slurm.detectors.explain import explain
+
+    for finding in sorted(report.findings, key=lambda f: (-f.status.rank, f.check, f.subject)):
+        why = explain(finding, config)
+        limits = ", ".join(f"{key} = {'unset' if value is None else value}" for key, value in why.limits.items())
+        click.echo(f"\n{finding.check} {finding.status.value}: {finding.subject}")
+        click.echo(f"  a fail means  {why.means}")
+        click.echo(f"  fact          {finding.evidence}")
+        click.echo(f"  limit         {limits or 'none that can be set'}")
+        click.echo(f"  source        {why.facts}")
+        if why.rule:
+            click.echo(f"  [checks]      {why.rule}")
+        click.echo(f"  acts          {why.acts}")
 
 
 def _say(text: str) -> None:

@@ -41,7 +41,10 @@ def findings(facts: GpuFacts, names: Names) -> Iterator[Finding]:
     for link in links:
         short = _short(link, links, facts.want.pcie_width)
         if short is not None:
-            yield about(names, link.pci, CHECK, short.status, short.evidence, Action.INSPECT)
+            status, text = short.status, short.evidence
+            if _wider_before(facts, link) and status is Status.FAIL:
+                status, text = Status.WARN, f"{text}; the look before saw more, so the next one decides"
+            yield about(names, link.pci, CHECK, status, text, Action.INSPECT)
         elif link.pci in slow and _confirmed(facts, link.pci):
             gpu = slow[link.pci]
             text = f"PCIe generation {gpu.pcie_gen} under load in {CONFIRM_LOOKS} looks or more, maximum {gpu.pcie_max_gen}"
@@ -100,6 +103,12 @@ def _short(link: _Link, links: Sequence[_Link], expected: Optional[int]) -> Opti
         return Finding(CHECK, Status.FAIL, "", f"x{link.wide}, card and slot can x{link.could}")
     why = "as all cards here have it" if by_design else "the slot's own width is unknown"
     return Finding(CHECK, Status.WARN, "", f"x{link.wide}, the card can x{link.could}; {why}")
+
+
+def _wider_before(facts: GpuFacts, link: _Link) -> bool:
+    """A link that is being trained anew is narrow for a moment, and one moment must not drain a node."""
+    before = [look.gpus[link.pci].lanes for look in facts.earlier if link.pci in look.gpus]
+    return bool(before) and (before[-1] or 0) > link.wide
 
 
 def _confirmed(facts: GpuFacts, pci: str) -> bool:

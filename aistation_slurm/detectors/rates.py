@@ -25,6 +25,7 @@ class GpuLook(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one look keeps of one GPU. throttle: bits of the clock event reasons. thermal_ns: time held down by heat.
 
     slow_link, slow_clock: below their maximum although the GPU was under load; None where it was not, or is not known.
+    lanes: width of the PCIe link.
     """
 
     throttle: Optional[int] = None
@@ -32,6 +33,7 @@ class GpuLook(msgspec.Struct, frozen=True, omit_defaults=True):
     counters: dict[str, int] = {}
     slow_link: Optional[bool] = None
     slow_clock: Optional[bool] = None
+    lanes: Optional[int] = None
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -52,7 +54,7 @@ def _keep(gpu: GpuSnapshot) -> GpuLook:
     counters = dict(gpu.nvlink_errors)
     if gpu.pcie_replays is not None:
         counters["pcie_replay"] = gpu.pcie_replays
-    return GpuLook(gpu.throttle, gpu.thermal_ns, counters, slow_link(gpu), slow_clock(gpu))
+    return GpuLook(gpu.throttle, gpu.thermal_ns, counters, slow_link(gpu), slow_clock(gpu), gpu.pcie_width)
 
 
 def slow_link(gpu: GpuSnapshot) -> Optional[bool]:

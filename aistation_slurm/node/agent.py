@@ -21,6 +21,7 @@ from typing import Optional
 from aistation_slurm.config import Config
 from aistation_slurm.detectors import gpu as gpu_detector
 from aistation_slurm.detectors.kernel_events import Event, find_events
+from aistation_slurm.detectors.rules import apply_rules
 from aistation_slurm.errors import AistationError, SlurmError, StateFileError
 from aistation_slurm.findings import Finding, Status
 from aistation_slurm.node import history, jobs
@@ -240,7 +241,7 @@ class Agent:
                 log.warning("kernel: %s", " ".join(event.raw.split()))
         if self.report is not None:
             # before the first complete look nothing is known of this node; that look will see the message too
-            urgent = kernel_findings(self.report, history.events(self.config))
+            urgent = apply_rules(kernel_findings(self.report, history.events(self.config)), self.config.checks)
             self._reaction_of(self.report).see(fatal(urgent), complete=False)
         self._look_now.set()
 

@@ -118,6 +118,13 @@ def test_a_slow_link_counts_under_load_and_after_three_looks(node: Node) -> None
     assert at(node, 2060) == ["gpu.pcie warn"]
 
 
+def test_a_link_that_loses_lanes_is_a_fail_at_the_second_look(node: Node) -> None:
+    assert at(node, 1000) == []
+    node.inject(faults.pcie_link(3, width=8))
+    assert at(node, 1030) == ["gpu.pcie warn"], "perhaps it is being trained anew"
+    assert at(node, 1060) == ["gpu.pcie fail"]
+
+
 def test_slow_clocks_under_load_that_no_policy_asks_for(node: Node) -> None:
     node.inject(faults.gpu_facts(3, clock__sm=345))
     assert at(node, 1000, 1030, 1060) == [], "idle"
