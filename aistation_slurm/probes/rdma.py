@@ -211,5 +211,6 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _word(text: str) -> str:
-    """``4: ACTIVE`` -> ``ACTIVE``; ``5: LinkUp`` -> ``LinkUp``."""
-    return " ".join((text.partition(":")[2] if ":" in text else text).split())
+    """``4: ACTIVE`` -> ``ACTIVE``; ``5: LinkUp`` -> ``LinkUp``. One line that can be printed, whatever the file holds."""
+    tail = text.partition(":")[2] if ":" in text else text
+    return " ".join("".join(c if c.isprintable() else " " for c in tail).split())

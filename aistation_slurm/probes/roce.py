@@ -133,7 +133,7 @@ def flow_settings(device: str, root: str, netdev: str) -> dict[str, str]:
             found[f"ecn {side}"] = "priorities " + ",".join(on) if on else "off"
     traffic_class = read_line(f"{device}/tc/1/traffic_class")
     if traffic_class:
-        found["traffic class"] = " ".join(traffic_class.split())
+        found["traffic class"] = " ".join(re.findall(r"[!-~]+", traffic_class))
     return found
 
 

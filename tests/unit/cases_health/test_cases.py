@@ -54,6 +54,8 @@ def test_captured_tree(run: Run, tmp_path: Path) -> None:
         assert_has(found, wanted)
     there = {f"{f['check']} {f['subject']}" for f in found}
     assert not there & set(expected.get("absent", []))
+    kinds = {port["name"]: port["kind"] for port in answer.json["ports"]}
+    assert kinds == {**kinds, **expected.get("kinds", {})}
     assert answer.json["status"] == expected.get("status", "fail")
     assert answer.exit_code == expected["exit"]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, Optional
 
+import msgspec
 import pytest
 
 from aistation_slurm.config import Expect, Fabric
@@ -191,3 +193,33 @@ def test_a_port_that_was_there_earlier_in_this_boot() -> None:
     ]
     back = fabric.counted(both, Expect(), again, 9090.0, 9e3, Fabric())
     assert [f for f in fabric.findings(both, Expect(), 9e3, back) if "is gone" in f.evidence] == []
+
+
+def test_a_busy_clean_node_is_never_blamed_over_a_thousand_looks() -> None:
+    dice = random.Random(11)
+    counters = [
+        {
+            "port_xmit_data": 0,
+            "port_rcv_data": 0,
+            "link_downed": 11,
+            "symbol_error": 900,
+            "port_rcv_errors": 77,
+            "port_xmit_wait": 5,
+        }
+        for _ in range(8)
+    ]
+    histories: dict[str, CounterHistory] = {}
+    for look in range(1000):
+        for number, mine in enumerate(counters):
+            mine["port_xmit_data"] += dice.randrange(10**11)
+            mine["port_rcv_data"] += dice.randrange(10**11)
+            mine["port_xmit_wait"] += dice.randrange(10**9)
+            mine["symbol_error"] += dice.random() < 0.02
+            mine["port_rcv_errors"] += dice.random() < 0.02
+            # somebody works on the cabling: each port loses its link once in six hours
+            mine["link_downed"] += look % 720 == 90 * number
+        ports = [port(f"mlx5_{number}", counters=dict(mine)) for number, mine in enumerate(counters)]
+        histories = fabric.counted(ports, Expect(), histories, 500.0 + 30 * look, 500.0 + 30 * look, Fabric())
+        found = fabric.findings(ports, Expect(), 500.0 + 30 * look, histories)
+        assert [f for f in found if f.status is not Status.OK] == [], look
+    assert len(msgspec.json.encode(histories)) < 30_000
