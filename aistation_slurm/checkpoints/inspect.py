@@ -23,8 +23,11 @@ FRAMEWORKS = ("auto", *sorted(reader.NAME for reader in ALL))
 
 _CLOSE_S = 2.0  # a copy made in the same save may be this much later than its original
 _LOOKED_BACK = 64  # candidates compared when the newest cannot be judged by itself
+_ALIKE = 3  # that many without a part: it is how this run saves
 _MOST_FOLDERS = 2000
 _DEEPEST = 5
+_PEEKED = 16
+_MINOR = ("scheduler state", "random states")  # not worth a warning where the whole run has none
 # Folders that tools make by themselves for each start of one and the same run (Hydra, Lightning, NeMo); other names are
 # other experiments, and resuming from those would be worse than resuming from nothing.
 _RUN_FOLDER = re.compile(
@@ -113,6 +116,8 @@ def inspect(
         checkpoints.extend(judged)
         if choice is not None and not every:
             break
+    if not runs and not other:
+        warnings.extend(_elsewhere(root, readers))
     unusable = ""
     if choice is None and runs:
         unusable = _unusable(root.path, checkpoints, runs)
@@ -128,6 +133,23 @@ def inspect(
         t.name: t.text for run in runs[:1] for t in (run.found.tracker, run.found.other_tracker) if t is not None
     }
     return Inspection(Path(root.path), tuple(checkpoints), choice, tuple(warnings), trackers, unusable)
+
+
+def _elsewhere(root: Folder, readers: Sequence[Reader]) -> list[str]:
+    """Folders that are not searched, since they may be other experiments, and that hold checkpoints: likely a wrong level."""
+    for name in sorted(root.dirs)[:_PEEKED]:
+        try:
+            below = read_folder(root.child(name))
+        except OSError:
+            continue
+        runs = _find_runs(below, readers, [])
+        if runs:
+            what = runs[0].reader.NAME
+            return [
+                f"{plain(runs[0].where)} holds {what} checkpoints, but folders of other names than a run's are not searched: "
+                "they may be other experiments; name that folder if it is meant"
+            ]
+    return []
 
 
 @dataclass(frozen=True)
@@ -159,9 +181,10 @@ def _read_root(directory: Path) -> Folder:
 
 def _find_runs(root: Folder, readers: Sequence[Reader], closed: list[str]) -> list[_Run]:
     """The run in ``root`` itself, else those in the run folders below it, newest first; ``closed`` gets unreadable ones."""
-    run = _find_here(root, readers)
-    if run is not None:
-        return [run]
+    top = _find_here(root, readers)
+    # Lightning writes hpc_ckpt_N at the top, on Slurm's signal, whatever folder its other checkpoints go to
+    if top is not None and (top.found.tracker or any(c.family != "hpc" for c in top.found.candidates)):
+        return [top]
     runs: list[_Run] = []
     pending = [(root, 0)]
     looked = 0
@@ -182,7 +205,16 @@ def _find_runs(root: Folder, readers: Sequence[Reader], closed: list[str]) -> li
                 runs.append(run)
             elif depth + 1 < _DEEPEST:
                 pending.append((below, depth + 1))
-    return sorted(runs, key=lambda r: [_natural(part) for part in r.where.split("/")], reverse=True)
+    runs.sort(key=lambda r: [_natural(part) for part in r.where.split("/")], reverse=True)
+    if top is None:
+        return runs
+    newer = bool(runs) and _written(runs[0]) > _written(top) + _CLOSE_S
+    return [*runs[:1], top, *runs[1:]] if newer else [top, *runs]
+
+
+def _written(run: _Run) -> float:
+    """When its newest checkpoint was."""
+    return max((mtime(c.path) for c in run.found.candidates), default=0.0)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -242,7 +274,10 @@ def _judge_one(run: _Run, candidate: Candidate, refused: Mapping[str, str]) -> C
 def _certain(judged: list[Checkpoint]) -> bool:
     """One is valid, whatever the older ones look like. (Looked at newest first, so it is the last one.)"""
     last = judged[-1]
-    return last.valid and last.grade is Grade.CONTENT and not last.lacks and not last.empty_shards
+    if not last.valid or last.grade is not Grade.CONTENT or last.empty_shards:
+        return False
+    alike = sum(1 for c in judged if c.valid and set(c.lacks) <= set(last.lacks))
+    return not last.lacks or alike >= _ALIKE
 
 
 def _compare(judged: list[Checkpoint]) -> list[Checkpoint]:
@@ -255,7 +290,8 @@ def _compare(judged: list[Checkpoint]) -> list[Checkpoint]:
         if c.valid and c.grade < best:
             why = c.doubt or "holds no data files"
         elif c.valid and set(c.lacks) - common:
-            why = f"{min(set(c.lacks) - common)} is missing, which other checkpoints here have"
+            part = min(set(c.lacks) - common)
+            why = f"{part} {'are' if part.startswith('random') else 'is'} missing, which other checkpoints here have"
         elif c.valid and c.empty_shards:
             older = next((o for o in judged[index + 1 :] if o.valid and o.seen is Grade.CONTENT), None)
             torn = [
@@ -300,8 +336,8 @@ def _mention(chosen: Checkpoint, judged: list[Checkpoint], warnings: list[str]) 
         warnings.append(
             f"no file of {plain(chosen.path.name)} has content that can be judged; its name alone was judged"
         )
-    elif chosen.lacks:
-        warnings.append(f"{plain(chosen.path.name)} has no {' and no '.join(chosen.lacks)}, like the others here")
+    elif lacks := [part for part in chosen.lacks if not part.startswith(_MINOR)]:
+        warnings.append(f"{plain(chosen.path.name)} has no {' and no '.join(lacks)}, like the others here")
     if chosen.last_resort:
         warnings.append(f"{plain(chosen.path.name)} is {chosen.last_resort}")
     unreadable = [c for c in judged if c.unreadable]

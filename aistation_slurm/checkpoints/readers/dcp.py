@@ -2,8 +2,10 @@
 
 Each rank writes ``__<rank>_<file>.distcp``; the coordinator writes ``.metadata`` when all have ended
 (torch/distributed/checkpoint/filesystem.py). It is a pickle, but the shard names stand in it as plain text, so the expected set
-is known without reading it as one. Ranks without own tensors may write an empty shard or none at all.
-Folder names: torchtitan ``step-N``; also ``step_N``, ``global_step_N``, ``checkpoint_N``, ``iter_N``, ``epoch_N`` and ``N``.
+is known without reading it as one, and so is their length (shard_lengths.py). Ranks without own tensors may write an empty
+shard or none at all. HuggingFaceStorageWriter with ``save_distributed`` writes ``shard-00001-model-00001-of-00002.safetensors``
+and nothing else. Folder names: torchtitan ``step-N``; also ``step_N``, ``global_step_N``, ``checkpoint_N``, ``iter_N``,
+``epoch_N`` and ``N``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from aistation_slurm.checkpoints.integrity import check_file, strings_inside
 from aistation_slurm.checkpoints.judgement import Judgement, ranks_text
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found, Grade
 
-__all__ = ["NAME", "find", "is_dcp", "judge", "judge_folder"]
+__all__ = ["HF_SHARD", "NAME", "find", "is_dcp", "judge", "judge_folder", "judge_hf_shards"]
 
 NAME = "dcp"
 _NUMBERED = re.compile(
@@ -24,12 +26,15 @@ _NUMBERED = re.compile(
 )
 _SHARD = re.compile(r"__(\d{1,9})_(\d{1,9})\.distcp")
 _SHARD_BYTES = re.compile(rb"__\d{1,9}_\d{1,9}\.distcp")
+HF_SHARD = re.compile(r"shard-(?P<rank>\d{5,7})-model-(?P<part>\d{5})-of-(?P<parts>\d{5})\.safetensors")
 _LOOKED_INTO = 16
 
 
 def is_dcp(folder: Folder) -> bool:
     """True for a folder that holds a DCP checkpoint or a part of one."""
-    return ".metadata" in folder.files or any(name.endswith(".distcp") for name in folder.files)
+    return ".metadata" in folder.files or any(
+        name.endswith(".distcp") or HF_SHARD.fullmatch(name) for name in folder.files
+    )
 
 
 def find(folder: Folder) -> Found:
@@ -87,6 +92,9 @@ def _judge_parts(judgement: Judgement, folder: Folder) -> None:
 def judge_folder(judgement: Judgement, folder: Folder, prefix: str = "") -> None:
     """Report on the DCP files of one folder; ``prefix`` names it in messages (``optimizer_0/``)."""
     shards = [name for name in folder.files if name.endswith(".distcp")]
+    if not shards and ".metadata" not in folder.files and any(HF_SHARD.fullmatch(name) for name in folder.files):
+        judge_hf_shards(judgement, folder)
+        return
     judgement.shards(folder, shards)
     for name in sorted(n for n in folder.dangling if n.endswith(".distcp")):
         judgement.problem(f"{prefix}{name} is a dangling link")
@@ -105,6 +113,29 @@ def judge_folder(judgement: Judgement, folder: Folder, prefix: str = "") -> None
     if not shards:
         judgement.problem(f"{prefix or 'it '}holds no .distcp file")
     judgement.side(metadata)
+
+
+def judge_hf_shards(judgement: Judgement, folder: Folder) -> None:
+    """Shards of HuggingFaceStorageWriter: each rank writes its piece of each of the files that the model would have.
+
+    Their headers say how long they are. A missing highest rank cannot be seen, since no file says how many there were.
+    """
+    judgement.lacks.append("optimizer state")
+    matches = [match for name in sorted(folder.files) if (match := HF_SHARD.fullmatch(name))]
+    for match in matches:
+        judgement.data(folder.child(match.group()))
+    counts = {int(match["parts"]) for match in matches}
+    if len(counts) > 1:
+        judgement.problem(f"has files of different saves side by side (of {', '.join(map(str, sorted(counts)))})")
+        return
+    ranks = {int(match["rank"]) for match in matches}
+    missing = set(range(1, max(ranks) + 1)) - ranks
+    if missing:
+        judgement.missing_ranks |= {rank - 1 for rank in missing}
+        judgement.problem(f"shards {ranks_text(missing)} are missing")
+    parts = set(range(1, max(counts) + 1)) - {int(match["part"]) for match in matches}
+    if parts:
+        judgement.problem(f"files {ranks_text(parts)} of {max(counts)} are missing from every shard")
 
 
 def _report_missing(judgement: Judgement, missing: set[str], prefix: str) -> None:

@@ -50,6 +50,7 @@ def read_tag(folder: Folder, name: str = "latest") -> Optional[str]:
 def find(folder: Folder) -> Found:
     """Tags by ``latest`` and by name; or the folder itself where it holds the state files."""
     latest = read_tag(folder)
+    universal = read_tag(folder, "latest_universal")
     tags = {name for name in folder.dirs if _GLOBAL_STEP.fullmatch(name)}
     tags |= {name for name in folder.dangling if _GLOBAL_STEP.fullmatch(name)}
     if latest is None and not any(_may_hold_states(folder.child(tag)) for tag in _newest(tags)):
@@ -58,6 +59,8 @@ def find(folder: Folder) -> Found:
         tags |= {name for name in folder.dirs - tags if name == latest or step_of_tag(name) is not None}
         free = sorted(folder.dirs - tags)[:_MOST_FREE_TAGS]
         tags |= {name for name in free if _may_hold_states(folder.child(name))}
+    if universal and universal in folder.dirs and latest is None:
+        tags.add(universal)
     found = Found([_candidate(folder, tag) for tag in tags])
     if latest is not None:
         _add_tracker(found, folder, latest)
@@ -144,6 +147,8 @@ def judge_folder(judgement: Judgement, folder: Folder) -> None:
     for name in sorted(folder.dangling):
         if name.endswith(".pt"):
             judgement.problem(f"{plain(name)} is a dangling link")
+    if not optim_dp:
+        judgement.lacks.append("optimizer state")
     if not has_model:
         judgement.problem("holds no mp_rank_*_model_states.pt")
     _report_mp_gaps(judgement, set(model_dp) | set(optim_dp), set(model_dp), layers)

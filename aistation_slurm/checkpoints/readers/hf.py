@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 from aistation_slurm.checkpoints.folder import Folder, plain, read_folder
 from aistation_slurm.checkpoints.integrity import read_json
-from aistation_slurm.checkpoints.judgement import Judgement
+from aistation_slurm.checkpoints.judgement import Judgement, ranks_text
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
 from aistation_slurm.checkpoints.readers import dcp, deepspeed
 
@@ -21,26 +22,30 @@ __all__ = ["NAME", "find", "judge"]
 
 NAME = "hf"
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})")
-_ACCELERATE = re.compile(r"checkpoint_(\d{1,18})")
+_ACCELERATE = re.compile(r"checkpoint_(?P<step>\d{1,18})|step_(?P<at>\d{1,18})|epoch_(?P<epoch>\d{1,18})")
+_PEEKED = 16
 _WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)(?:[-.][\w.-]*)?\.(?:safetensors|bin)")
 _OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.(?:pt|bin)")
 _SIDE_TENSORS = re.compile(
     r"(?:scheduler|scaler|training_args|rng_state|random_states|optimizer)[\w.-]*\.(?:pt|pth|bin|pkl)"
 )
+_RANK_STATE = re.compile(r"(?:rng_state|random_states)_(\d{1,6})\.(?:pth|pkl)")
 _OF = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.(?P<ext>safetensors|bin)")
 STATE = "trainer_state.json"
+_MOST_RANKS = 100_000
 
 
 def find(folder: Folder) -> Found:
-    """``checkpoint-N`` folders; or the folder itself where it has that name."""
+    """``checkpoint-N`` folders; ``checkpoint_N``, ``step_N`` and ``epoch_N`` of Accelerate; or the folder itself."""
     found = Found()
-    for pattern in (_CHECKPOINT, _ACCELERATE):
-        numbered = [(int(m[1]), name) for name in (*folder.dirs, *folder.dangling) if (m := pattern.fullmatch(name))]
-        if numbered and _is_of_this_family(folder.child(max(numbered)[1]), pattern):
-            for step, name in numbered:
-                link = folder.dangling.get(name)
-                found.candidates.append(Candidate(folder.child(name), folder.path, NAME, step, name, link=link))
-            break
+    names = (*folder.dirs, *folder.dangling)
+    numbered = [(int(match[1]), name) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    if numbered and _is_trainer(folder.child(max(numbered)[1])):
+        for step, name in numbered:
+            link = folder.dangling.get(name)
+            found.candidates.append(Candidate(folder.child(name), folder.path, NAME, step, name, link=link))
+    else:
+        found.candidates = _accelerate(folder, names)
     parent, name = os.path.split(folder.path)
     match = _CHECKPOINT.fullmatch(name)
     if match and not found.candidates and (STATE in folder.files or _weights(folder)):
@@ -48,14 +53,37 @@ def find(folder: Folder) -> Found:
     return found
 
 
-def _is_of_this_family(path: str, pattern: re.Pattern[str]) -> bool:
-    """False where others use the name: ``checkpoint-N`` with bare DCP inside, ``checkpoint_N`` that Accelerate did not write."""
+def _is_trainer(path: str) -> bool:
+    """False for ``checkpoint-N`` with bare DCP inside."""
     try:
         inside = read_folder(path)
     except OSError:
-        return pattern is _CHECKPOINT
-    accelerate = any(name.startswith("random_states_") for name in inside.files)
-    return (STATE in inside.files or not dcp.is_dcp(inside)) if pattern is _CHECKPOINT else accelerate
+        return True
+    return STATE in inside.files or not dcp.is_dcp(inside)
+
+
+def _accelerate(folder: Folder, names: Iterable[str]) -> list[Candidate]:
+    """Accelerate's names are those of others too: they count where one of the newest holds what only Accelerate writes.
+
+    ``checkpoint_N`` (automatic naming) counts saves; its examples write ``step_N`` and ``epoch_N``.
+    """
+    candidates: list[Candidate] = []
+    for name in names:
+        match = _ACCELERATE.fullmatch(name)
+        if match:
+            step = None if match["epoch"] else int(match["step"] or match["at"])
+            family, number = ("epoch", int(match["epoch"])) if match["epoch"] else ("", 0)
+            link = folder.dangling.get(name)
+            candidates.append(Candidate(folder.child(name), folder.path, NAME, step, name, family, number, link))
+    newest = sorted(candidates, key=lambda c: (c.step or 0, c.number), reverse=True)[:_PEEKED]
+    return candidates if any(_is_accelerate(c.path) for c in newest) else []
+
+
+def _is_accelerate(path: str) -> bool:
+    try:
+        return any(name.startswith("random_states_") for name in read_folder(path).files)
+    except OSError:
+        return False
 
 
 def _weights(folder: Folder) -> set[str]:
@@ -74,6 +102,9 @@ def judge(candidate: Candidate) -> Checkpoint:
     weights = _weights(folder)
     for name in sorted(weights):
         judgement.data(folder.child(name))
+    if any(dcp.HF_SHARD.fullmatch(name) for name in folder.files):
+        dcp.judge_hf_shards(judgement, folder)
+        weights |= {name for name in folder.files if dcp.HF_SHARD.fullmatch(name)}
     for name in sorted(folder.files - weights):
         if _SIDE_TENSORS.fullmatch(name):
             judgement.data(folder.child(name))
@@ -87,6 +118,10 @@ def judge(candidate: Candidate) -> Checkpoint:
         judgement.lacks.append("model weights")
     if not (nested or fsdp or any(_OPTIMIZER.fullmatch(name) for name in folder.files)):
         judgement.lacks.append("optimizer state")
+    # without its scheduler the Trainer does not load the optimizer either, and does not say so
+    if not any(name.startswith("scheduler.") for name in folder.files):
+        judgement.lacks.append("scheduler state")
+    _compare_rank_states(judgement, folder)
     return judgement.checkpoint()
 
 
@@ -101,6 +136,16 @@ def _judge_state(judgement: Judgement, folder: Folder) -> None:
         judgement.lacks.append(STATE)
     else:
         judgement.problem(f"{STATE} is missing: it is written last, so saving did not end")
+
+
+def _compare_rank_states(judgement: Judgement, folder: Folder) -> None:
+    """Random states, one per rank and the last that Accelerate writes. Gaps are normal on node-local disks, in every save."""
+    ranks = {int(match[1]) for name in folder.files if (match := _RANK_STATE.fullmatch(name))}
+    if not ranks:
+        judgement.lacks.append("random states")
+    missing = set(range(max(ranks, default=-1) + 1)) - ranks
+    if missing and len(missing) < _MOST_RANKS:
+        judgement.lacks.append(f"random states of rank {ranks_text(missing)}")
 
 
 def _judge_deepspeed(judgement: Judgement, folder: Folder) -> bool:

@@ -20,6 +20,7 @@ __all__ = ["NAME", "find", "judge"]
 NAME = "nemo"
 _NAMED = re.compile(r".+--[\w.]+=.*|.*consumed_samples=.*")
 _RANK_DIR = re.compile(r"mp_rank_\d{1,6}|tp_rank_\d{1,6}(?:_pp_rank_\d{1,6})?")
+_SAMPLES = re.compile(r"consumed_samples=(\d{1,18})")
 _UNFINISHED = "-unfinished"
 
 
@@ -55,7 +56,10 @@ def _candidate(folder: Folder, name: str) -> Candidate:
     markers = {name + _UNFINISHED, stem + _UNFINISHED} & folder.files
     last = stem.endswith("-last")  # of two with one step or epoch, NeMo itself resumes from -last
     plain_name = lightning.named(folder, name, NAME)
-    return plain_name._replace(number=2 * plain_name.number + int(last), unfinished=min(markers, default=""))
+    number, samples = plain_name.number, _SAMPLES.search(stem)
+    if plain_name.step is None and samples:
+        plain_name, number = plain_name._replace(family="samples"), int(samples[1])
+    return plain_name._replace(number=2 * number + int(last), unfinished=min(markers, default=""))
 
 
 def judge(candidate: Candidate) -> Checkpoint:
