@@ -22,10 +22,21 @@ CHECK = "fabric.roce_gid"
 
 
 def gid_findings(ports: Sequence[PortSnapshot], want: Expect) -> list[Finding]:
-    """One for each ACTIVE RoCE port whose GID table and types can be read; ports: those that jobs use."""
+    """One for each ACTIVE RoCE port whose GID table and types can be read; ports: those that jobs use.
+
+    Ports are compared with others of their model: a front-end card has its own addresses, or none.
+    """
     roce = [p for p in ports if p.kind == "roce" and p.state == "ACTIVE" and any(g.type for g in p.gids)]
-    usual = _usual_index(roce, want)
-    return [_gid(p, usual, want.roce_gid_index is not None) for p in roce]
+    in_use = {p.model for p in roce if _addressed(p)}
+    out = []
+    for port in roce:
+        if in_use and port.model not in in_use:
+            text = "no RoCE v2 GID with an IP address, as all its kind; the node's other cards have them"
+            out.append(verdict(CHECK, Status.OK, port, text))
+            continue
+        usual = _usual_index([p for p in roce if p.model == port.model], want)
+        out.append(_gid(port, usual, want.roce_gid_index is not None))
+    return out
 
 
 def _addressed(port: PortSnapshot) -> list[Gid]:
@@ -50,7 +61,7 @@ def _gid(port: PortSnapshot, usual: Optional[int], configured: bool) -> Finding:
         return verdict(CHECK, Status.WARN, port, text, Action.INSPECT)
     told = ", ".join(f"{g.address} at index {g.index}" for g in mine[:3])
     if usual is not None and usual not in [g.index for g in mine]:
-        source = "configured" if configured else "as most HCAs of this node have it"
+        source = "configured" if configured else "as most of its kind have it"
         text = f"RoCE v2 GID {told}, expected index {usual} ({source}): one NCCL_IB_GID_INDEX does not fit all"
         return verdict(CHECK, Status.WARN, port, text, Action.INSPECT)
     return verdict(CHECK, Status.OK, port, f"RoCE v2 GID {told}")

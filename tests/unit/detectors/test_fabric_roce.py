@@ -61,6 +61,15 @@ def test_another_index_than_most() -> None:
     assert bad("fabric.roce_gid", *halves, roce_gid_index=3) == [(Status.WARN, "mlx5_3/1")]
 
 
+def test_front_end_cards_are_compared_with_their_like() -> None:
+    front = [roce(i, board_id="MT_2", gids=(*LOCAL, *mapped(5))) for i in (8, 9)]
+    assert bad("fabric.roce_gid", *FOUR, *front) == []
+    unused = [roce(i, board_id="MT_2", gids=LOCAL) for i in (8, 9)]
+    assert bad("fabric.roce_gid", *FOUR, *unused) == []
+    assert bad("fabric.roce_gid", *unused) == [(Status.WARN, f"mlx5_{i}/1") for i in (8, 9)]
+    assert bad("fabric.roce_gid", *FOUR, front[0], unused[1]) == [(Status.WARN, "mlx5_9/1")]
+
+
 def test_global_ipv6_addresses_are_addresses() -> None:
     gids = (*LOCAL, Gid(3, "fd00::1", "RoCE v2", "eth0"))
     assert bad("fabric.roce_gid", roce(0, gids=gids)) == []
