@@ -147,7 +147,8 @@ class CheckRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     enabled: bool = True
     severity: Optional[Literal["warn", "fail"]] = None
-    """``warn``: a fail is only a warning. ``fail``: a warning is a fail. Unset: as the check has it."""
+    """``warn``: a fail is only a warning. ``fail``: a warning is a fail, for which the gate may refuse jobs (``gate.refuse``).
+    Unset: as the check has it."""
     action: Optional[Literal["drain", "report"]] = None
     """``report``: this node never drains itself for it. ``drain``: it does, for a fail. Unset: as the check has it."""
 
@@ -500,8 +501,10 @@ def _line_of(text: str, section: list[str], key: str) -> int:
             found = number if item and current == wanted and not before else found
             if current == (f"{wanted}.{key}" if wanted else key):
                 return number
-        elif before <= 0 and (current == wanted or (open_ended and current.startswith(f"{wanted}."))) and re.match(
-            rf"[\"']?{re.escape(key)}[\"']?\s*[=.]", line
+        elif (
+            before <= 0
+            and (current == wanted or (open_ended and current.startswith(f"{wanted}.")))
+            and re.match(rf"[\"']?{re.escape(key)}[\"']?\s*[=.]", line)
         ):
             return number
     return found

@@ -62,7 +62,7 @@ def command(
       aistation check --explain              which fact, which limit, which source, and who acts on it
       aistation check --learn > expect.toml  on a node that is known to be in order
       aistation check --act                  from cron or HealthCheckProgram
-      aistation check --root /tmp/capture    a tree copied from another node (its dmesg beside sys/ is read too)
+      aistation check --root /tmp/capture    a tree copied from another node (beside sys/: its dmesg, nvidia-smi*, lspci*)
     """
     for pattern in only:
         if not pattern.startswith("site.") and not any(fnmatchcase(check, pattern) for check in ALL):

@@ -18,7 +18,7 @@ ALL = {
     "gpu.telemetry": "a GPU fails questions that it can answer (ERR!)",
     "gpu.nvlink": "a GPU has fewer NVLinks up than its neighbours",
     "gpu.nvlink_errors": "link errors rise too fast (a warning)",
-    "gpu.fabric_manager": "GPUs are not registered with the fabric manager (reported)",
+    "gpu.fabric_manager": "GPUs are not registered with the fabric manager (a warning)",
     "gpu.throttle": "the hardware slows itself down (a warning)",
     "gpu.clocks": "slow clocks under load that no policy asks for (a warning)",
     "gpu.temperature": "hotter than the card's own limits (a warning)",

@@ -13,8 +13,8 @@ from aistation_slurm.probes.nvml import GpuSnapshot
 
 __all__ = ["findings"]
 
-FABRIC_STARTING, FABRIC_DONE = 2, 3
-"""NVML_GPU_FABRIC_STATE_IN_PROGRESS, _COMPLETED."""
+FABRIC_DONE = 3
+"""NVML_GPU_FABRIC_STATE_COMPLETED."""
 MIN_SPAN_S = 60.0
 
 
@@ -74,7 +74,10 @@ def _errors(facts: GpuFacts, names: Names) -> Iterator[Finding]:
 
 
 def _fabric_manager(facts: GpuFacts, names: Names) -> Iterator[Finding]:
-    """Without registration CUDA does not start on NVSwitch systems. A service: reported, never a drain by the node itself."""
+    """Without registration CUDA does not start on NVSwitch systems.
+
+    A warning, since it is a service: as a fail, its gate would drain node after node of a whole rack.
+    """
     known = [g for g in facts.working if g.fabric_state and not g.mig]
     waiting = [g for g in known if g.fabric_state != FABRIC_DONE]
     refused = [g for g in known if g.fabric_state == FABRIC_DONE and g.fabric_status]
@@ -82,13 +85,11 @@ def _fabric_manager(facts: GpuFacts, names: Names) -> Iterator[Finding]:
     if not known:
         return
     if waiting or refused:
-        starting = bool(waiting) and not refused and all(g.fabric_state == FABRIC_STARTING for g in waiting)
         which = ", ".join(names.of(g.pci) for g in (*waiting, *refused)[:2])
         what = (
             "not registered with the fabric manager" if waiting else f"refused with status {refused[0].fabric_status}"
         )
-        text = f"{len(waiting) + len(refused)} of {len(known)} GPUs {what} ({which})"
-        status = Status.WARN if starting else Status.FAIL
-        yield Finding(check, status, subject, text, Action.UPDATE_SOFTWARE, Scope.SHARED)
+        text = f"{len(waiting) + len(refused)} of {len(known)} GPUs {what} ({which}): CUDA does not start on them"
+        yield Finding(check, Status.WARN, subject, text, Action.UPDATE_SOFTWARE, Scope.SHARED)
     else:
         yield Finding(check, Status.OK, subject, f"all {len(known)} GPUs registered", scope=Scope.SHARED)

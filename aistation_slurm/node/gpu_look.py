@@ -17,12 +17,12 @@ from aistation_slurm.findings import Finding
 from aistation_slurm.node import processes
 from aistation_slurm.probes import host as host_probe
 from aistation_slurm.probes import nvml as nvml_probe
-from aistation_slurm.probes import pending
+from aistation_slurm.probes import pending, smi_text
 from aistation_slurm.probes.child import run_child
 from aistation_slurm.probes.gpu_setup import read_setup
 from aistation_slurm.probes.gres import gpu_minors
 from aistation_slurm.probes.nvml import NvmlSnapshot
-from aistation_slurm.probes.pci import PciGpu, has_bus, read_gpus
+from aistation_slurm.probes.pci import PciGpu, has_bus, parse_lspci, read_gpus
 
 __all__ = ["SYSFS_DEADLINE_S", "GpuLook", "captured_gpus", "expected_gpus", "look_at_gpus"]
 
@@ -88,11 +88,15 @@ def look_at_gpus(
 
 
 def captured_gpus(root: Path, config: Config, node: str, events: Optional[Sequence[Event]]) -> GpuLook:
-    """The same of a captured tree, which has no NVML. events: None where it holds no kernel log."""
-    pci = read_gpus(root)
+    """The same of a captured tree. events: None where it holds no kernel log.
+
+    There is no NVML in it, but beside sys/ may lie what nvidia-smi and lspci printed (``nvidia-smi*``, ``lspci*``).
+    """
+    pci = read_gpus(root) or parse_lspci(_printed(root, "lspci*"))
+    nvml = smi_text.parse(_printed(root, "nvidia-smi*"))
     gres = msgspec.structs.replace(config.node, gres_conf=str(root / "etc/slurm/gres.conf"))
     facts = gpu.GpuFacts(
-        None,
+        nvml,
         pci,
         events or (),
         expected_gpus(msgspec.structs.replace(config, node=gres), node),
@@ -101,7 +105,17 @@ def captured_gpus(root: Path, config: Config, node: str, events: Optional[Sequen
         setup=read_setup(root),
         has_bus=has_bus(root),
     )
-    return GpuLook(gpu.findings(facts, _has_hcas(root)), NvmlSnapshot(absent=True), pci)
+    return GpuLook(gpu.findings(facts, _has_hcas(root)), nvml or NvmlSnapshot(absent=True), pci)
+
+
+def _printed(root: Path, pattern: str) -> str:
+    texts = []
+    for path in sorted(root.glob(pattern)):
+        try:
+            texts.append(path.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+    return "\n".join(texts)
 
 
 def expected_gpus(config: Config, node: str) -> Optional[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-__all__ = ["PciGpu", "has_bus", "read_gpus"]
+__all__ = ["PciGpu", "has_bus", "parse_lspci", "read_gpus"]
 
 _VENDOR = "0x10de"
 _CLASSES = ("0x0300", "0x0302")
@@ -69,6 +69,33 @@ def read_gpus(root: Path, step: Callable[[str], None] = lambda _: None) -> list[
             )
         )
     return found
+
+
+def parse_lspci(text: str) -> list[PciGpu]:
+    """What ``lspci`` printed: ``1c:00.0 3D controller: NVIDIA Corporation TU102GL (rev ff)``; rev ff does not answer.
+
+    Also ``lspci -n`` (``1c:00.0 0302: 10de:2330 (rev a1)``) and, below a device of ``lspci -vv``, its LnkCap and LnkSta.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    facts: Optional[dict[str, Any]] = None
+    for line in text.splitlines():
+        head = re.match(r"((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) (.*)", line)
+        if head:
+            address = head.group(1).lower()
+            address = address if address.count(":") == 2 else f"0000:{address}"
+            facts = None
+            if re.match(r"(VGA compatible|3D) controller.*NVIDIA|030[02]: 10de:|.*\[030[02]\].*\[10de:", head.group(2)):
+                facts = found[address] = {"alive": "(rev ff)" not in line}
+        elif facts is not None:
+            cap = re.search(r"LnkCap:.*Speed ([\d.]+)GT/s.*Width x(\d+)", line)
+            now = re.search(r"LnkSta:.*Speed ([\d.]+)GT/s.*Width x(\d+)", line)
+            if cap:
+                facts.update(max_speed=float(cap.group(1)), max_width=int(cap.group(2)))
+            elif now and int(now.group(2)):
+                facts.update(speed=float(now.group(1)), width=int(now.group(2)))
+            elif "Unknown header type 7f" in line:
+                facts["alive"] = False
+    return [PciGpu(address, **facts) for address, facts in sorted(found.items())]
 
 
 def has_bus(root: Path) -> bool:

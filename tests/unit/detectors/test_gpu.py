@@ -206,3 +206,11 @@ def test_names_use_the_minor_and_not_the_index() -> None:
     pci = [PciGpu(ADDRESSES[3], True, 3)]
     given = GpuFacts(NvmlSnapshot(gpus=(moved,)), pci, expected=1)
     assert one(given, "gpu.ecc_uncorrectable").subject == "GPU3 0000:5d:00"
+
+
+def test_a_card_that_cannot_tell_its_address_is_found_by_the_bus() -> None:
+    silent = GpuSnapshot(1, errors={"nvmlDeviceGetHandleByIndex": "NVML_ERROR_UNKNOWN"})
+    found = one(facts(silent), "gpu.telemetry")
+    assert (found.status, found.device) == (FAIL, ADDRESSES[1])
+    alone = one(facts(silent, pci=()), "gpu.telemetry")
+    assert (alone.status, alone.subject, alone.device) == (FAIL, "NVML index 1", None)
