@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Callable
 
 import msgspec
 
@@ -15,10 +17,11 @@ from aistation_slurm.findings import Finding, Scope, Status
 from aistation_slurm.node import fabric_memory
 from aistation_slurm.node.fabric_memory import CAPTURES, LIVE
 from aistation_slurm.probes import host, pending
+from aistation_slurm.probes.dcb import read_pfc
 from aistation_slurm.probes.ethtool import captured_statistics, read_statistics
 from aistation_slurm.probes.rdma import PortSnapshot, read_ports
 
-__all__ = ["look", "look_at_capture"]
+__all__ = ["ask_drivers", "look", "look_at_capture"]
 
 DEADLINE_S = 3.0
 
@@ -36,11 +39,12 @@ def look(config: Config, boot: str) -> tuple[list[PortSnapshot], list[Finding]]:
     # after loading: what another process has stored meanwhile must not lie in the future
     uptime_s = host.uptime_s()
     clock = uptime_s if uptime_s != float("inf") else time.monotonic()
-    statistics = _ask_drivers(config, ports, memory, clock, boot)
+    statistics = ask_drivers(config, ports, memory, clock, boot)
     memory.ports = fabric.counted(ports, config.expect, memory.ports, clock, uptime_s, config.fabric, statistics)
     if memory.ports:
         fabric_memory.store(str(state_dir), LIVE, boot, memory)
-    return ports, fabric.findings(ports, config.expect, uptime_s, memory.ports, config.fabric)
+    known = [_with_pfc(port, memory.pfc) for port in ports]
+    return ports, fabric.findings(known, config.expect, uptime_s, memory.ports, config.fabric)
 
 
 def look_at_capture(root: Path, config: Config, now: float) -> tuple[list[PortSnapshot], list[Finding]]:
@@ -65,7 +69,7 @@ def _interfaces(ports: Sequence[PortSnapshot], config: Config) -> list[str]:
     return [name for netdev in netdevs for name in netdev.slaves or (netdev.name,)]
 
 
-def _ask_drivers(
+def ask_drivers(
     config: Config, ports: Sequence[PortSnapshot], memory: fabric_memory.Memory, clock: float, boot: str
 ) -> dict[str, dict[str, int]]:
     """Statistics by interface; empty where it is not time to ask, or not this machine's tree."""
@@ -75,7 +79,17 @@ def _ask_drivers(
         return {}
     memory.asked_at = clock
     state_dir = Path(config.node.state_dir)
-    asked, _ = pending.call(
-        "ethtool", lambda step: read_statistics(interfaces, STATISTICS, step), DEADLINE_S, state_dir, boot
-    )
-    return msgspec.convert(asked.value or {}, dict[str, dict[str, int]])
+
+    def ask(step: Callable[[str], None]) -> list[object]:
+        return [read_pfc(interfaces, step), read_statistics(interfaces, STATISTICS, step)]
+
+    asked, _ = pending.call("ethtool", ask, DEADLINE_S, state_dir, boot)
+    memory.pfc, statistics = msgspec.convert(asked.value or ({}, {}), tuple[dict[str, str], dict[str, dict[str, int]]])
+    return statistics
+
+
+def _with_pfc(port: PortSnapshot, pfc: dict[str, str]) -> PortSnapshot:
+    """Of a bond, what all its slaves say."""
+    names = port.netdev.slaves or (port.netdev.name,) if port.netdev is not None else ()
+    told = sorted({pfc[name] for name in names if name in pfc})
+    return dataclasses.replace(port, settings={**port.settings, "pfc": ", ".join(told)}) if told else port

@@ -26,10 +26,12 @@ _INFINITE = float("inf")
 
 
 class Memory(msgspec.Struct):
-    """Of one node or tree. asked_at: when drivers were last asked for their statistics, by the same clock as the histories."""
+    """Of one node or tree. asked_at: when drivers were last asked, by the same clock as the histories. pfc: what they said then of
+    priority flow control, by interface."""
 
     ports: dict[str, CounterHistory] = {}
     asked_at: float = -1.0
+    pfc: dict[str, str] = {}
 
 
 class _File(msgspec.Struct):

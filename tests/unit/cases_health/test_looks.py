@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.hardware import Hardware
 from tests.unit.cases_health.cases import build_tree, case, put
 from tests.unit.cases_health.commands import aistation
 from tests.unit.cases_health.test_cases import assert_has
@@ -95,3 +96,28 @@ def test_a_tree_that_was_made_anew_in_the_same_folder_is_another_one(tmp_path: P
         show(root, {"counters": {"mlx5_0": {"link_downed": downs}}})
         statuses.append(aistation("check", "--root", root, "--json", "--config", toml).json["status"])
     assert statuses == ["ok"] * 3
+
+
+def test_a_pause_storm_in_two_captures_of_one_boot(tmp_path: Path) -> None:
+    """``ethtool -S`` as a sosreport holds it beside sys/ and proc/."""
+    toml = tmp_path / "aistation.toml"
+    toml.write_text(f"[node]\nstate_dir = {json.dumps(str(tmp_path / 'run'))}\n")
+    hardware = Hardware(tmp_path / "aisim", "gpu1", gpus=0, hcas=2, boot_id="b1")
+    hardware.folder.mkdir()
+    hardware.roce = True
+    hardware.make_healthy()
+    bad = []
+    for uptime, paused, received in (
+        (5000, 10**12, 0),
+        (5300, 10**12 + 10**6, 3 * 10**8),
+        (5600, 10**12 + 10**8, 6 * 10**8),
+    ):
+        for hca, tx in (("mlx5_0", paused), ("mlx5_1", 10**12)):
+            text = f"NIC statistics:\n     rx_prio3_pause_duration: {received}\n     tx_prio3_pause_duration: {tx}\n"
+            put(hardware.root, f"sos_commands/networking/ethtool_-S_{hardware.hca(hca).netdev}", text)
+        show(hardware.root, {"boot": "b1", "uptime": uptime, "counters": {}})
+        found = aistation("check", "--root", hardware.root, "--json", "--config", toml).json["findings"]
+        bad.append([(f["check"], f["subject"], f["evidence"]) for f in found if f["status"] != "ok"])
+    assert bad[:2] == [[], []], "pause that is received is no fault of this node"
+    assert [(check, subject) for check, subject, _ in bad[2]] == [("fabric.pfc", "mlx5_0/1")]
+    assert "sends pause 17 % of the time" in bad[2][0][2]

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from aistation_slurm.config import Config, Expect, Node, Probe
+from aistation_slurm.config import Config, Expect, Fabric, Node, Probe
+from aistation_slurm.detectors.fabric.history import CounterHistory
 from aistation_slurm.node import fabric_look, fabric_memory
 from aistation_slurm.node.fabric_memory import CAPTURES, LIVE, Memory
+from aistation_slurm.probes.rdma import PortSnapshot
+from aistation_slurm.probes.roce import Netdev
 from tests.cluster import faults
 from tests.cluster.hardware import Hardware
 
@@ -106,3 +109,24 @@ def test_only_the_newest_captures_are_remembered(tmp_path: Path) -> None:
     assert fabric_memory.load(str(tmp_path), CAPTURES, "tree 39").asked_at == 39.0
     assert fabric_memory.load(str(tmp_path), CAPTURES, "tree 7").asked_at == -1.0
     assert len(json.loads((tmp_path / CAPTURES).read_text())["trees"]) == 32
+
+
+def test_drivers_are_asked_in_a_child_now_and_then_and_only_about_this_machine(tmp_path: Path) -> None:
+    interface = next(name for name in os.listdir("/sys/class/net") if name != "lo")
+    facts = {"rate_gbps": 400.0, "lanes": 4, "speed": "NDR", "link_layer": "Ethernet", "netdev": Netdev(interface)}
+    ports = [PortSnapshot("mlx5_0", 1, "ACTIVE", "LinkUp", **facts)]  # type: ignore[arg-type]
+    node, memory = Node(state_dir=str(tmp_path)), Memory()
+
+    def asked(root: str, clock: float, every: float = 300.0) -> bool:
+        config = Config(probe=Probe(root=root), node=node, fabric=Fabric(ethtool_every_s=every))
+        before = memory.asked_at
+        statistics = fabric_look.ask_drivers(config, ports, memory, clock, "boot-1")
+        assert set(statistics) <= {interface}
+        return memory.asked_at != before
+
+    assert not asked(str(tmp_path), 10.0)
+    assert not asked("/", 10.0, every=0.0)
+    assert asked("/", 10.0)
+    memory.ports = {"roce mlx5_0/1": CounterHistory(10.0, 10.0)}
+    assert not asked("/", 200.0)
+    assert asked("/", 320.0)
