@@ -84,13 +84,14 @@ def nvme_findings(drives: Optional[Sequence[NvmeDrive]], want: Expect) -> Iterat
         yield Finding(check, Status.FAIL, "NVMe drives", text, Action.INSPECT)
     for drive in drives or ():
         scope = Scope.LOCAL if drive.transport == "pcie" else Scope.SHARED
+        alike = [d.width or 0 for d in local if d.model == drive.model]
         if drive.state == "dead":
             yield Finding(check, Status.FAIL, drive.name, f"{drive.model} is dead".strip(), Action.INSPECT, scope)
         elif drive.state != "live":
             text = f"is {drive.state}" + ("" if drive.state in _PASSING else ", not live")
             yield Finding(check, Status.WARN, drive.name, text, Action.INSPECT, Scope.SHARED)
-        elif drive.width and drive.max_width and drive.width < drive.max_width:
-            text = f"PCIe x{drive.width}, the drive can x{drive.max_width}"
+        elif drive.width and drive.width < max(alike, default=0):
+            text = f"PCIe x{drive.width}, another drive of its kind here has more"
             yield Finding(check, Status.WARN, drive.name, text, Action.INSPECT, Scope.SHARED)
         else:
             yield Finding(check, Status.OK, drive.name, f"live {drive.model}".rstrip(), scope=scope)

@@ -17,6 +17,7 @@ from aistation_slurm.detectors.host_storage import wanted_mounts
 from aistation_slurm.detectors.site_checks import SiteResult
 from aistation_slurm.node.site_checks import run_site_checks
 from aistation_slurm.probes import storage, system
+from aistation_slurm.probes.host import inside_job
 from aistation_slurm.probes.storage import Answer
 from aistation_slurm.probes.system import Clock
 
@@ -57,7 +58,9 @@ def slow_facts(config: Config, boot: str, now: float, node: str, max_age_s: Opti
 
 def _ask(config: Config, boot: str, now: float, node: str) -> SlowFacts:
     root = Path(config.probe.root)
-    site, services = run_site_checks(config.check, node), system.read_services(config.expect.services)
+    # inside a job they would run as its user, and say something else
+    site = [] if inside_job() else run_site_checks(config.check, node)
+    services = system.read_services(config.expect.services)
     if root != Path("/"):
         # below another root are the mounts of another machine, and its clock is not to be asked
         return SlowFacts(boot, now, services=services, site=site)

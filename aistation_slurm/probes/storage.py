@@ -44,7 +44,6 @@ class NvmeDrive(msgspec.Struct, frozen=True):
     transport: str = "pcie"
     model: str = ""
     width: Optional[int] = None
-    max_width: Optional[int] = None
 
 
 def read_mounts(root: Path) -> Optional[list[MountPoint]]:
@@ -118,10 +117,10 @@ def read_drives(root: Path) -> Optional[list[NvmeDrive]]:
         state = _line(folder / "state")
         if not re.fullmatch(r"nvme\d+", folder.name) or not state:
             continue
-        lanes = [_line(folder / "device" / f"{kind}_link_width") for kind in ("current", "max")]
-        width, most = (int(text) if text.isdecimal() and 0 < int(text) <= 32 else None for text in lanes)
+        lanes = _line(folder / "device" / "current_link_width")
+        width = int(lanes) if lanes.isdecimal() and 0 < int(lanes) <= 32 else None
         transport = _line(folder / "transport") or "pcie"
-        found.append(NvmeDrive(folder.name, state, transport, _line(folder / "model"), width, most))
+        found.append(NvmeDrive(folder.name, state, transport, _line(folder / "model"), width))
     return found
 
 

@@ -60,3 +60,31 @@ def test_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
     path.write_bytes(b"mode = '\xff'\n")
     with pytest.raises(ConfigError, match="cannot be read"):
         config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[checks."gpu.throttle"]\nenabled = true\nseverty = "warn"\n',
+            "f.toml:3: unknown key 'severty' in [checks[...]] (did you mean 'severity'?). Allowed: action, enabled, severity",
+        ),
+        (
+            '[checks."gpu.throttle"]\nseverity = "off"\n',
+            "f.toml:2: checks[...].severity: invalid enum value 'off'. Allowed: warn, fail",
+        ),
+        (
+            '[[expect.mounts]]\npath = "/a"\n\n[[expect.mounts]]\npath = "/b"\nwriteable = true\n',
+            "f.toml:6: unknown key 'writeable' in [expect.mounts[1]] (did you mean 'writable'?). Allowed: path, type, writable",
+        ),
+    ],
+)
+def test_bad_text_inside_tables_of_tables_and_lists(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, "f.toml")
+    assert str(caught.value) == message
+
+
+def test_rules_of_checks_by_name_and_pattern() -> None:
+    conf = config.parse('[checks."gpu.*"]\nseverity = "warn"\n[checks."host.disk"]\nenabled = false\n', "f.toml")
+    assert conf.checks == {"gpu.*": config.CheckRule(severity="warn"), "host.disk": config.CheckRule(enabled=False)}

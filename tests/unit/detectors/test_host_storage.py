@@ -65,8 +65,12 @@ def test_a_mount_that_only_fstab_names_is_a_warning() -> None:
 
 
 def test_a_dead_drive_of_the_node_fails_it_and_one_over_the_network_does_not() -> None:
-    drives = [NvmeDrive("nvme0", "live"), NvmeDrive("nvme1", "dead", model="X"), NvmeDrive("nvme2", "dead", "rdma")]
-    drives += [NvmeDrive("nvme3", "resetting"), NvmeDrive("nvme4", "live", width=2, max_width=4)]
+    drives = [
+        NvmeDrive("nvme0", "live", width=4),
+        NvmeDrive("nvme1", "dead", model="X"),
+        NvmeDrive("nvme2", "dead", "rdma"),
+    ]
+    drives += [NvmeDrive("nvme3", "resetting"), NvmeDrive("nvme4", "live", width=2)]
     found = list(host_storage.nvme_findings(drives, Expect(nvme=4)))
     seen = [(f.subject, f.status, f.drains) for f in found]
     assert seen == [

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aistation_slurm.probes.pci import parse_lspci
 from aistation_slurm.probes.smi_text import parse
@@ -187,3 +189,14 @@ def test_a_capture_with_lspci_alone(tmp_path: Path) -> None:
     found = aistation("check", "--root", tmp_path, "--json").json["findings"]
     assert [(f["check"], f["subject"]) for f in found if f["status"] == "fail"] == [("gpu.lost", "GPU 0000:1c:00")]
     assert [f["evidence"] for f in found if f["check"] == "gpu.count"] == ["3 on the PCI bus"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(REPORT) - 1), st.integers(0, 200), st.text(max_size=20))
+def test_damaged_reports_never_crash(at: int, cut: int, noise: str) -> None:
+    for text in (REPORT, TABLE + CSV, LSPCI):
+        place = at % len(text)
+        damaged = text[:place] + noise + text[place + cut :]
+        told = parse(damaged)
+        assert told is None or all(g.index is not None for g in told.gpus)
+        assert all(g.address.count(":") == 2 for g in parse_lspci(damaged))
