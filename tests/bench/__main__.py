@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
@@ -14,9 +15,14 @@ def main() -> None:
     parser.add_argument("what", nargs="*", choices=["gate", "watchdog", "recovery", []], help="default: everything")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of the gate (default 100)")
     parser.add_argument("--idle", type=float, default=120.0, help="seconds of the idle watchdog (default 120)")
-    parser.add_argument("--recoveries", type=int, default=10, help="recoveries measured with AIStation (default 10)")
-    parser.add_argument("--stock", type=int, default=2, help="rounds of two minutes with stock Slurm (default 2)")
-    parser.add_argument("--patience", type=float, default=150.0, help="seconds after which stock counts as never")
+    parser.add_argument("--recoveries", type=int, default=20, help="GPU faults with AIStation, idle and full (20 each)")
+    parser.add_argument("--best", type=int, default=5, help="stock Slurm with a script and StartTime=now (default 5)")
+    parser.add_argument("--stock", type=int, default=2, help="two-minute rounds of stock Slurm by default (default 2)")
+    parser.add_argument(
+        "--silent", type=int, default=5, help="power cuts, and trapped SIGTERMs, with AIStation (default 5)"
+    )
+    parser.add_argument("--patience", type=float, default=170.0, help="seconds after which a job counts as never back")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="recovery: every round's timeline and all figures")
     args = parser.parse_args()
     console = Console()
     chosen = args.what or ["gate", "watchdog", "recovery"]
@@ -25,7 +31,7 @@ def main() -> None:
     if "watchdog" in chosen:
         watchdog.measure(console, args.idle)
     if "recovery" in chosen:
-        recovery.measure(console, args.recoveries, args.stock, args.patience)
+        recovery.measure(console, args.recoveries, args.best, args.stock, args.silent, args.patience, to=args.json)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ class Sample:
     def percentile(self, share: float) -> float:
         """Nearest-rank percentile, ``share`` in 0..1."""
         ordered = sorted(self.seconds)
-        return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered) + 0.5) - 1))]
+        return ordered[max(1, math.ceil(share * len(ordered) - 1e-9)) - 1]
 
     def row(self, scale: float = 1.0, unit: str = "s") -> list[str]:
         """name, n, median, p25..p75, p95, unit: cells of a table row."""
