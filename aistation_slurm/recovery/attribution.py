@@ -62,7 +62,8 @@ class Attempt:
     """One start of a job. start_time: unix seconds; with the job id it is the attempt's name. ended: None while it runs.
 
     gres: Slurm's ``gres_detail``, one text per node, empty where not known. seen: False for an attempt known only by its
-    end; start_time is then the time of that end.
+    end; start_time is then the time of that end. settled: when its job was first seen without COMPLETING after it; a node
+    that died keeps it COMPLETING until Slurm knows, long after the job itself has failed.
     """
 
     job_id: int
@@ -71,11 +72,16 @@ class Attempt:
     ended: Optional[float] = None
     gres: tuple[str, ...] = ()
     seen: bool = True
+    settled: Optional[float] = None
 
     def covers(self, time: float) -> bool:
         """True where something that happened at ``time`` can have hit this attempt."""
         first = self.start_time - (EARLY_S if self.seen else UNSEEN_EARLY_S)
         return time >= first and (self.ended is None or time <= self.ended + LATE_EVIDENCE_S)
+
+    def held_up_by(self, time: float) -> bool:
+        """True where a node that Slurm has lost since ``time`` can have been one of this attempt's: until it is settled."""
+        return self.covers(time) or (time >= self.start_time and (self.settled is None or time <= self.settled))
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def bad_nodes(attempt: Attempt, nodes: Mapping[str, Node], *, runs: bool) -> dic
                 found[name] = node.reason
                 continue
         if node.state == "DOWN" and (
-            attempt.ended is None if node.reason_time is None else attempt.covers(node.reason_time)
+            attempt.ended is None if node.reason_time is None else attempt.held_up_by(node.reason_time)
         ):
             found[name] = f"node is DOWN: {node.reason or 'no reason given'}"
         elif _rebooted(attempt, node):
@@ -129,10 +135,10 @@ def bad_nodes(attempt: Attempt, nodes: Mapping[str, Node], *, runs: bool) -> dic
 
 
 def _rebooted(attempt: Attempt, node: Node) -> bool:
-    """Only while the attempt ran: a reboot after its end is somebody's repair."""
+    """Only until the attempt is settled: a reboot after that is somebody's repair."""
     if node.boot_time is None or not attempt.seen or node.boot_time <= attempt.start_time + EARLY_S:
         return False
-    return attempt.ended is None or node.boot_time <= attempt.ended
+    return attempt.ended is None or attempt.settled is None or node.boot_time <= max(attempt.ended, attempt.settled)
 
 
 def _concerns(attempt: Attempt, index: int, reason: str) -> bool:

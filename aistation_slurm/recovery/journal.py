@@ -171,6 +171,7 @@ class Journal(JournalFile):
             ended=row["ended"],
             gres=tuple(row["gres"].split()),
             seen=bool(row["seen"]),
+            settled=row["settled"],
         )
         return Record(
             attempt,

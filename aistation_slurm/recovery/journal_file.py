@@ -24,6 +24,8 @@ BUSY_S = 5.0
 _MIGRATIONS = {
     2: (
         "ALTER TABLE attempts ADD COLUMN bad TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE attempts ADD COLUMN settled REAL",
+        "UPDATE attempts SET settled=COALESCE(calm_since, ended) WHERE state NOT IN ('running', 'ended')",
         "CREATE TABLE exclusions (cluster TEXT NOT NULL, job_id INTEGER NOT NULL, node TEXT NOT NULL, since REAL NOT NULL, "
         "PRIMARY KEY (cluster, job_id, node))",
     ),

@@ -10,6 +10,7 @@ CREATE TABLE attempts (
     state TEXT NOT NULL,              -- running | ended | restarted | done
     ended REAL,
     calm_since REAL,                  -- first seen PENDING without COMPLETING
+    settled REAL,                     -- first seen without COMPLETING after its end
     restart_cnt INTEGER NOT NULL DEFAULT 0,
     user_id INTEGER NOT NULL DEFAULT -1,
     name TEXT NOT NULL DEFAULT '',

@@ -313,6 +313,8 @@ class Watchdog:
         if attempt.ended is None:
             ended = min(now, float(job.end_time)) if job.finished and job.end_time else now
             self._journal.mark(attempt, state="ended", ended=ended)
+        if attempt.settled is None and not job.completing and (job.finished or job.state == "PENDING"):
+            self._journal.mark(attempt, settled=now)
         if job.state == "PENDING" and not job.completing:
             self._journal.close_open(attempt, StepKind.REQUEUE.value, now, "done: seen in Slurm")
             # a clock that was set back must not stretch the start gap

@@ -326,7 +326,8 @@ def _job(job_id: int, row: _JobRow) -> Job:
         array_task_id=number(row.array_task_id) if array_id else None,
         het_job_id=_at_least(1, row.het_job_id, 0) or None,
         requeue=_flag(row.requeue),
-        batch=_flag(row.batch_flag) is not False,
+        # 22.05 sets BatchFlag=2 where a batch host came back without its script, which prints as false; salloc is never requeued
+        batch=_flag(row.batch_flag) is not False or _at_least(0, row.restart_cnt, 0) > 0,
         required_switches=_at_least(0, switches, 0),
         switch_wait_s=_at_least(0, row.maximum_switch_wait_time, 0),
         gres_detail=tuple(_text(item) for item in row.gres_detail) if isinstance(row.gres_detail, list) else (),

@@ -13,7 +13,8 @@ from aistation_slurm.slurm.client import Job, Node
 START, END = 10_000, 20_000
 OURS = "ais:gpu.lost GPU3 0000:8f:00 fell off the bus [abc123]"
 RUN = Attempt(7, START, ("gpu1", "gpu2"))
-OVER = replace(RUN, ended=float(END))
+OVER = replace(RUN, ended=float(END), settled=float(END))
+LINGERS = replace(OVER, settled=None)
 
 
 def job(state: str, **fields: Any) -> Job:
@@ -29,6 +30,9 @@ def down(at: Optional[int]) -> Node:
 
 
 FINE = Node("gpu2", "IDLE", boot_time=1)
+COMPLETING = frozenset({"COMPLETING"})
+FAILED = {"state": "FAILED"}
+FAILING = {"state": "FAILED", "flags": COMPLETING}
 REQUEUED = {"state": "PENDING", "reason": "BeginTime"}
 ENDING = {"state": "UNKNOWN", "flags": frozenset({"COMPLETING"})}
 HELD = {"state": "PENDING", "priority": 0, "reason": "launch failed requeued held"}
@@ -50,6 +54,9 @@ CASES: list[tuple[str, dict[str, Any], Attempt, Node, Cause]] = [
     ("node silent but not yet down", {"state": "RUNNING"}, RUN, replace(FINE, flags=frozenset({"NOT_RESPONDING"})), Cause.NONE),
     ("node rebooted in the attempt", REQUEUED, OVER, replace(FINE, boot_time=START + 100), Cause.INFRASTRUCTURE),
     ("node rebooted after the end", REQUEUED, OVER, replace(FINE, boot_time=END + 100), Cause.REQUEUED),
+    ("rebooted, Slurm still waits for it", FAILING, LINGERS, replace(FINE, boot_time=END + 100), Cause.INFRASTRUCTURE),
+    ("the same, settled since", FAILED, replace(OVER, settled=END + 120.0), replace(FINE, boot_time=END + 100), Cause.INFRASTRUCTURE),
+    ("down after Slurm waited for long", FAILED, replace(OVER, settled=END + 301.0), down(END + 300), Cause.INFRASTRUCTURE),
     ("node booted right before the start", REQUEUED, OVER, replace(FINE, boot_time=START + 5), Cause.REQUEUED),
     ("nothing wrong", {"state": "RUNNING"}, RUN, FINE, Cause.NONE),
     ("ending, base state hidden as in 22.05", ENDING, OVER, drained(), Cause.INFRASTRUCTURE),

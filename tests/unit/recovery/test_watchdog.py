@@ -187,6 +187,18 @@ def test_what_ended_for_another_reason_is_never_requeued(world: World, state: st
     assert (job.requeues, world.sim.changes) == ([], [])
 
 
+def test_a_job_that_failed_before_slurm_missed_its_node(world: World) -> None:
+    """The other ranks fail at once when a node dies; the job stays COMPLETING until Slurm knows of the node."""
+    job = world.running()
+    job.state, job.exit_status, job.end_time = "FAILED", 256, int(world.clock.now())
+    job.completing_until = world.clock.now() + 200
+    world.run_for(180)
+    assert job.requeues == []
+    world.sim.nodes["gpu2"].boot_time = int(world.clock.now())
+    world.run_until(lambda: restarted(job), within_s=60)
+    assert (len(job.requeues), job.excluded) == (1, ["gpu2"])
+
+
 def test_node_failure_is_sped_up_with_the_node_excluded(world: World) -> None:
     job = world.running()
     world.sim.node_dies("gpu2")
