@@ -55,7 +55,7 @@ CASES: list[tuple[str, dict[str, Any], Attempt, Node, Cause]] = [
     ("node rebooted in the attempt", REQUEUED, OVER, replace(FINE, boot_time=START + 100), Cause.INFRASTRUCTURE),
     ("node rebooted after the end", REQUEUED, OVER, replace(FINE, boot_time=END + 100), Cause.REQUEUED),
     ("rebooted, Slurm still waits for it", FAILING, LINGERS, replace(FINE, boot_time=END + 100), Cause.INFRASTRUCTURE),
-    ("the same, settled since", FAILED, replace(OVER, settled=END + 120.0), replace(FINE, boot_time=END + 100), Cause.INFRASTRUCTURE),
+    ("the same, settled", FAILED, replace(OVER, settled=END + 120.0), replace(FINE, boot_time=END + 100), Cause.INFRASTRUCTURE),
     ("down after Slurm waited for long", FAILED, replace(OVER, settled=END + 301.0), down(END + 300), Cause.INFRASTRUCTURE),
     ("node booted right before the start", REQUEUED, OVER, replace(FINE, boot_time=START + 5), Cause.REQUEUED),
     ("nothing wrong", {"state": "RUNNING"}, RUN, FINE, Cause.NONE),
