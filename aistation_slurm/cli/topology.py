@@ -233,8 +233,10 @@ def _make(
         kind = sources.sniff(*sources.read_source(files[0])) if files[0] != "-" else "ibnetdiscover"
     if kind in sources.FABRICS:
         fabric = select_hosts(sources.load_fabric(files, kind), facts.nodes, rails)
-        made = plan(fabric, topology_conf.read(old).topology if old is not None else None)
-        return made, Reading((made.topology,), (), kind, made.notes)
+        base = topology_conf.read(old, "--base") if old is not None else None
+        made = plan(fabric, base.topology if base else None)
+        notes = made.notes + tuple(problem.text for problem in base.problems if base) if base else made.notes
+        return made, Reading((made.topology,), (), kind, notes)
     if len(files) > 1:
         raise click.UsageError(f"--from {kind} takes one FILE")
     reading = sources.load(files[0], kind)

@@ -128,10 +128,11 @@ def _uplinks(fabric: Fabric, groups: Sequence[Group]) -> Iterator[Finding]:
 
 def _ports(fabric: Fabric, groups: Sequence[Group]) -> Iterator[Finding]:
     """Leaves of one rail group serve the same hosts, so they have as many ports to hosts."""
+    ports = Counter(link.switch for link in fabric.host_links)
     for group in groups:
         if len(group.members) < PEERS:
             continue
-        count = {m: sum(1 for link in fabric.host_links if link.switch == m) for m in group.members}
+        count = {member: ports[member] for member in group.members}
         usual = _most(str(number) for number in count.values())
         for member, number in count.items():
             if usual is not None and str(number) != usual[0]:

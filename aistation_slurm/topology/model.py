@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Optional, Union
 
@@ -71,7 +71,8 @@ class Switch:
     """One line ``SwitchName=``. level: 0 is a leaf, -1 cannot be told (undefined child, cycle).
 
     nodes: those that hang on this switch itself; children: switches below; link_speed: Slurm's unitless number;
-    note: for a person, e.g. which real switches stand behind this name.
+    note: for a person, e.g. which real switches stand behind this name; bare: has neither of the keys, which Slurm before 25.05
+    refuses (unlike an empty list).
     """
 
     name: str
@@ -81,6 +82,7 @@ class Switch:
     link_speed: int = 1
     line: Optional[int] = None
     note: str = ""
+    bare: bool = False
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -102,6 +104,7 @@ class Block:
     nodes: tuple[str, ...] = ()
     line: Optional[int] = None
     note: str = ""
+    bare: bool = False
 
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "nodes": list(self.nodes), "size": len(self.nodes), "line": self.line}
@@ -243,7 +246,4 @@ def resolve_levels(switches: Sequence[Switch]) -> tuple[Switch, ...]:
         if not left or len(left) == len(waiting):
             break
         waiting = left
-    return tuple(
-        Switch(s.name, s.nodes, s.children, levels.get(s.name, UNRESOLVED), s.link_speed, s.line, s.note)
-        for s in switches
-    )
+    return tuple(replace(switch, level=levels.get(switch.name, UNRESOLVED)) for switch in switches)

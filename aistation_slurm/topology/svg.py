@@ -27,7 +27,7 @@ def picture(topology: Topology, title: str) -> str:
         links: list[tuple[str, str]] = []
     else:
         known = list(topology.by_name.values())
-        height = max((switch.level for switch in known), default=0)
+        height = max(0, *(switch.level for switch in known), 0)
         rows = [[s for s in known if max(s.level, 0) == level] for level in range(height, -1, -1)]
         rows[-1] = _leaf_order(topology, rows[-1])
         links = [(s.name, child) for s in known for child in dict.fromkeys(s.children) if child in topology.by_name]

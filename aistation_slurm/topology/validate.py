@@ -20,6 +20,9 @@ __all__ = ["ClusterFacts", "check", "parse_version"]
 NEWEST = (99, 99)
 EMPTY_ALLOWED_SINCE = (25, 5)
 SMALL_BLOCKS_SINCE = (25, 5)
+NAME_CHECKED_SINCE = (24, 11)
+MAX_NAME = 64
+"""HOST_NAME_MAX on Linux."""
 RANK_SINCE = {"tree": ("SwitchAsNodeRank", (23, 2)), "block": ("BlockAsNodeRank", (25, 11))}
 SHOWN = 300
 """Characters of a list of names in a message."""
@@ -62,7 +65,8 @@ def _placed(problem: Problem, file: str) -> Problem:
 def _topology(topology: Topology, facts: ClusterFacts, version: tuple[int, int]) -> Iterator[Problem]:
     if topology.kind in ("tree", "block", "ring", "torus3d") and not topology.units:
         what = {"tree": "switches", "block": "blocks", "ring": "rings", "torus3d": "toruses"}[topology.kind]
-        yield Problem(ERROR, f"No {what} configured", None, "fatal", "Slurm does not start with an empty topology")
+        slurm = "fatal" if version >= EMPTY_ALLOWED_SINCE else "error"
+        yield Problem(ERROR, f"No {what} configured", None, slurm, "Slurm does not use an empty topology")
         return
     if topology.kind == "flat":
         return
@@ -70,7 +74,7 @@ def _topology(topology: Topology, facts: ClusterFacts, version: tuple[int, int])
         yield from _tree(topology, version)
     else:
         yield from _blocks(topology, version)
-    yield from _names(topology)
+    yield from _names(topology, version)
     yield from _known_nodes(topology, facts)
     if topology.kind in RANK_SINCE and (topology.cluster_default or topology.name == "default"):
         yield from _rank_order(topology, facts)
@@ -83,9 +87,12 @@ def _tree(topology: Topology, version: tuple[int, int]) -> Iterator[Problem]:
             hint = f"first defined in line {seen[switch.name].line}; slurmctld refuses the file"
             yield Problem(ERROR, f"Switch ({switch.name}) has already been defined", switch.line, "fatal", hint)
         seen.setdefault(switch.name, switch)
-        if not switch.nodes and not switch.children:
-            yield _empty(
-                f"switch {switch.name} has neither child switches nor nodes", switch.line, version, EMPTY_ALLOWED_SINCE
+        if switch.bare:
+            message = f"switch {switch.name} has neither child switches nor nodes"
+            yield _empty(message, switch.line, version, EMPTY_ALLOWED_SINCE)
+        elif not switch.nodes and not switch.children:
+            yield Problem(
+                WARNING, f"switch {switch.name} has an empty list of nodes", switch.line, "", "remove the line"
             )
         elif switch.nodes and switch.children:
             message = f"switch {switch.name} has both child switches and nodes"
@@ -198,16 +205,23 @@ def _block_sizes(topology: Topology, version: tuple[int, int]) -> Iterator[Probl
     base = topology.block_sizes[0] if topology.block_sizes else len(filled[0].nodes)
     for block in topology.blocks:
         size = len(block.nodes)
-        if not size:
+        if block.bare:
             yield _empty(f"block {block.name} has no nodes", block.line, version, EMPTY_ALLOWED_SINCE)
+        elif not size and version >= SMALL_BLOCKS_SINCE:
+            yield Problem(WARNING, f"block {block.name} has an empty list of nodes", block.line, "", "remove the line")
         elif size < base:
             message = f"block {block.name} has {size} nodes, fewer than the base block size {base}"
             yield _empty(message, block.line, version, SMALL_BLOCKS_SINCE)
 
 
-def _names(topology: Topology) -> Iterator[Problem]:
-    """Names that Slurm takes and then cannot use in lists."""
+def _names(topology: Topology, version: tuple[int, int]) -> Iterator[Problem]:
+    """Names that are too long, and those that Slurm takes and then cannot use in lists."""
     for unit in topology.units:
+        if len(unit.name) > MAX_NAME and topology.kind == "tree":
+            refused = version >= NAME_CHECKED_SINCE
+            message = f"SwitchName ({unit.name}) must be shorter than {MAX_NAME} chars"
+            severity, slurm = (ERROR, "fatal") if refused else (WARNING, "")
+            yield Problem(severity, message, unit.line, slurm, f"give it a name of at most {MAX_NAME} characters")
         if not unit.name:
             yield Problem(ERROR, "a switch or block without a name", unit.line, "fatal", "give it a name")
         elif re.search(r"[\[\]{},\s=#\\\"]", unit.name):
@@ -254,6 +268,8 @@ def _rank_order(topology: Topology, facts: ClusterFacts) -> Iterator[Problem]:
     if not option or option.lower() in {param.lower() for param in facts.params}:
         return
     order = sorted(topology.leaf_of, key=natural)
+    if not order:
+        return
     leaves = [topology.leaf_of[node] for node in order]
     crossings = sum(1 for one, next_one in zip(leaves, leaves[1:]) if one != next_one)
     least = len(set(leaves)) - 1
@@ -284,9 +300,9 @@ def _advice(reading: Reading, facts: ClusterFacts, version: tuple[int, int]) -> 
             what = "does not read this file" if missing else "reads this file by other rules"
             shown = facts.plugin or "(not set)"
             severity = WARNING if missing else ERROR
-            yield Problem(
-                severity, f"TopologyPlugin={shown} {what}", None, "", f"set TopologyPlugin={wanted} in slurm.conf"
-            )
+            slurm = "" if missing else "fatal"
+            hint = f"set TopologyPlugin={wanted} in slurm.conf"
+            yield Problem(severity, f"TopologyPlugin={shown} {what}", None, slurm, hint)
     if "routetree" in params and len(topology.fabrics) > 1:
         yield Problem(WARNING, "TopologyParam=RouteTree needs one connected tree", None, "", "remove RouteTree")
     if "dragonfly" in params and topology.kind == "tree":

@@ -60,10 +60,13 @@ def read(texts: Sequence[tuple[str, str]]) -> Fabric:
             ends = frozenset(((one.device, one.interface), (one.chassis, one.port)))
             switch_links.setdefault(ends, SwitchLink(one.device, one.interface, one.chassis, one.port, one.speed))
         elif one.chassis in switches:
-            host_links[(one.chassis, one.port)] = HostLink(one.chassis, one.port, one.device, one.interface, one.speed)
+            host_links[(one.device, one.interface)] = HostLink(
+                one.chassis, one.port, one.device, one.interface, one.speed
+            )
         elif one.device in switches and re.fullmatch(r"[A-Za-z0-9][\w.-]*", one.chassis, re.ASCII):
             told = HostLink(one.device, one.interface, one.chassis, one.port, one.speed)
-            host_links.setdefault((one.device, one.interface), told)
+            # the host's own word of this interface, where it was asked, tells more
+            host_links.setdefault((one.chassis, one.port), told)
     return Fabric(
         tuple(FabricSwitch(switch, named[switch]) for switch in sorted(switches, key=lambda s: natural(named[s]))),
         tuple(sorted(host_links.values(), key=lambda h: (natural(h.switch), natural(h.port)))),

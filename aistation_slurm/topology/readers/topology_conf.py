@@ -28,8 +28,6 @@ _KEYS = {
     "blockname": ("BlockName", ("Nodes",)),
     "ringname": ("RingName", ("Nodes",)),
 }
-MAX_NAME = 64
-"""HOST_NAME_MAX on Linux."""
 MAX_LEVEL = 15
 """A block size may be at most 2^15 times the base."""
 
@@ -140,7 +138,7 @@ def _rest(line: Line, first: Pair, key: str, found: _File) -> tuple[dict[str, st
             message = f"{name}= is empty and takes {following.value!r}, which follows it, as its value"
             hint = f"leave {name}= out, or give it a value"
             found.problems.append(Problem(ERROR, message, line.number, "warning", hint, line.file))
-        values[name] = "" if swallowed else following.value
+        values[name] = following.value
         rest = following.rest
     if rest.strip(SPACE):
         text = rest.strip(SPACE)
@@ -151,10 +149,6 @@ def _rest(line: Line, first: Pair, key: str, found: _File) -> tuple[dict[str, st
 
 
 def _add_switch(line: Line, name: str, values: dict[str, str], found: _File) -> None:
-    if len(name) > MAX_NAME:
-        found.fatal(line, f"SwitchName ({name}) must be shorter than {MAX_NAME} chars", "give it a shorter name")
-        found.dropped.add(name)
-        return
     if "Nodes" in values and "Switches" in values:
         hint = "give it one of them; a switch with nodes below a switch with switches needs a line of its own"
         found.fatal(line, f"switch {name} has both child switches and nodes", hint)
@@ -170,7 +164,8 @@ def _add_switch(line: Line, name: str, values: dict[str, str], found: _File) -> 
     if values.get("Switches", "x").strip(SPACE + ",") == "":
         # its level is never found: slurmctld ends in an assertion
         found.fatal(line, f"switch {name} has an empty list of child switches", "leave Switches= out, or name them")
-    found.switches.append(Switch(name, nodes, children, link_speed=speed, line=line.number))
+    bare = not {"Nodes", "Switches"} & set(values)
+    found.switches.append(Switch(name, nodes, children, link_speed=speed, line=line.number, bare=bare))
 
 
 def _bad_list(line: Line, what: str, why: str, found: _File) -> None:
@@ -202,7 +197,7 @@ def _add_block(line: Line, name: str, values: dict[str, str], found: _File, clea
     nodes = expand_names(values.get("Nodes", ""), lambda why: _bad_list(line, what, why, found))
     if found.kind == "ring" and clean and (not nodes or len(nodes) > 16):
         found.fatal(line, f"ring {name} has {len(nodes)} nodes", "a ring has 1 to 16 nodes")
-    found.blocks.append(Block(name, nodes, line.number))
+    found.blocks.append(Block(name, nodes, line.number, bare="Nodes" not in values))
 
 
 def _read_sizes(line: Line, first: Pair, found: _File) -> None:

@@ -16,6 +16,7 @@ Read through PyYAML's composer, which keeps line numbers and makes no objects: s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -23,7 +24,7 @@ import yaml
 
 from aistation_slurm.topology.model import ERROR, WARNING, Block, Problem, Reading, Switch, Topology, resolve_levels
 from aistation_slurm.topology.readers.conf_lines import Line, expand_names
-from aistation_slurm.topology.readers.topology_conf import MAX_NAME, block_sizes, invalid_child
+from aistation_slurm.topology.readers.topology_conf import block_sizes, invalid_child
 
 __all__ = ["read"]
 
@@ -35,6 +36,8 @@ _UNITS = {
     "torus3d": ("toruses", "name", ("nodes", "dims", "regions", "placements")),
 }
 _KINDS = (*_UNITS, "flat")
+MAX_DEPTH = 100
+"""A topology has seven levels at most."""
 _TRUE = ("true", "yes", "on", "1")
 
 
@@ -94,6 +97,9 @@ class _Reader:
 def read(text: str, file: str = "topology.yaml") -> Reading:
     """Every problem is in the answer, those of the YAML itself too; nothing is raised for bad text."""
     reader = _Reader(file)
+    if _depth(text) > MAX_DEPTH:
+        problem = Problem(ERROR, f"not a topology: more than {MAX_DEPTH} levels deep", None, "fatal", "", file)
+        return Reading((), (problem,), file)
     try:
         document = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as exc:
@@ -114,6 +120,16 @@ def read(text: str, file: str = "topology.yaml") -> Reading:
     if sum(topology.cluster_default for topology in topologies) > 1:
         reader.say(WARNING, None, "several topologies have cluster_default: true: the first one counts", "")
     return Reading(tuple(topologies), tuple(reader.problems), file)
+
+
+def _depth(text: str) -> int:
+    """How deep lists and mappings can be nested, at most: PyYAML's time grows with the square of it."""
+    depth = deepest = 0
+    for mark in re.findall(r"[\[{\]}]", text):
+        depth = depth + 1 if mark in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    runs = re.findall(r"(?m)^[ \t]*((?:[-?][ \t]+)+)", text)
+    return max(deepest, max((len(run.split()) for run in runs), default=0))
 
 
 def _topology(reader: _Reader, node: Any) -> Iterator[Topology]:
@@ -162,11 +178,10 @@ def _switch(reader: _Reader, node: Any) -> Iterator[Switch]:
     if not name:
         reader.say(ERROR, node, "Can't create a switch without a name", hint="its key is switch: NAME")
         return
-    if len(name) > MAX_NAME:
-        reader.say(ERROR, node, f"switch {name} must be shorter than {MAX_NAME} chars", hint="give it a shorter name")
     nodes = reader.names(values.get("nodes"), f"Invalid node name in switch config ({name})")
     children = reader.names(values.get("children"), f"Invalid switches of {name}")
-    yield Switch(name, nodes, children, line=node.start_mark.line + 1)
+    bare = not {"nodes", "children"} & set(values)
+    yield Switch(name, nodes, children, line=node.start_mark.line + 1, bare=bare)
 
 
 def _block(reader: _Reader, node: Any, kind: str, key: str, keys: tuple[str, ...]) -> Iterator[Block]:
@@ -180,7 +195,7 @@ def _block(reader: _Reader, node: Any, kind: str, key: str, keys: tuple[str, ...
         for region in reader.sequence(values["regions"], "regions"):
             inside = reader.mapping(region, "a region", ("anchor", "dims", "nodes"))
             nodes += reader.names(inside.get("nodes"), f"Invalid node name in a region of {name}")
-    yield Block(name, nodes, node.start_mark.line + 1)
+    yield Block(name, nodes, node.start_mark.line + 1, bare=not {"nodes", "regions"} & set(values))
 
 
 def _sizes(reader: _Reader, node: Optional[Any]) -> tuple[int, ...]:
