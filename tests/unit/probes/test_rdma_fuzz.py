@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -48,11 +49,16 @@ def node() -> Iterator[Hardware]:
         yield made
 
 
+@functools.lru_cache(maxsize=1)
+def _healthy(node: Hardware) -> fabric.Histories:
+    return fabric.counted(read_ports(node.root), Expect(), {}, 1000.0, 1e6, Fabric())
+
+
+@pytest.mark.timeout(300 + EXAMPLES)
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(FILES), TEXTS, min_size=1, max_size=5))
 def test_any_bytes_are_read_and_judged(node: Hardware, changes: dict[str, bytes]) -> None:
     before = {path: (node.root / path).read_bytes() if (node.root / path).exists() else None for path in changes}
-    healthy = fabric.counted(read_ports(node.root), Expect(), {}, 1000.0, 1e6, Fabric())
     try:
         for path, data in changes.items():
             (node.root / path).write_bytes(data)
@@ -64,7 +70,7 @@ def test_any_bytes_are_read_and_judged(node: Hardware, changes: dict[str, bytes]
             else:
                 (node.root / path).write_bytes(old)
     assert msgspec.json.decode(msgspec.json.encode(ports), type=list[PortSnapshot]) == ports
-    histories = fabric.counted(ports, Expect(), healthy, 1030.0, 1e6, Fabric())
+    histories = fabric.counted(ports, Expect(), _healthy(node), 1030.0, 1e6, Fabric())
     found = fabric.findings(ports, Expect(hca_ports=2, rate_gbps=400), 1e6, histories)
     assert [p.hca for p in ports] == ["mlx5_0", "mlx5_1"]
     assert all(f.evidence.isprintable() and not f.drains for f in found)
