@@ -68,7 +68,7 @@ def test_a_child_that_sleeps_is_ended_at_the_deadline_with_what_it_started(tmp_p
 
 def test_a_child_holds_nothing_of_its_parent(tmp_path: Path) -> None:
     def list_files(step: Step) -> Any:
-        return [os.readlink(f"/proc/self/fd/{fd}") for fd in range(64) if os.path.lexists(f"/proc/self/fd/{fd}")]
+        return [os.readlink(f"/proc/self/fd/{fd}") for fd in range(4096) if os.path.lexists(f"/proc/self/fd/{fd}")]
 
     with (tmp_path / "lock").open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
