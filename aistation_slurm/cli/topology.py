@@ -12,6 +12,7 @@ from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.cli.screen import console
 from aistation_slurm.errors import TopologyError
 from aistation_slurm.topology import sources, write
+from aistation_slurm.topology.apply import put_in_force
 from aistation_slurm.topology.cabling import findings
 from aistation_slurm.topology.diff import compare
 from aistation_slurm.topology.model import ERROR, Problem, Reading
@@ -165,6 +166,7 @@ def show(
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write there (by rename; the old file is kept as .old)."
 )
+@click.option("--reconfigure", is_flag=True, help="With --output: tell slurmctld, check that it has it, else go back.")
 @_JSON
 @click.pass_context
 def import_(
@@ -177,6 +179,7 @@ def import_(
     rails: tuple[str, ...],
     form: str,
     output: Optional[Path],
+    reconfigure: bool,
     as_json: bool,
 ) -> None:
     """Make a topology.conf from what the fabric, or the site's own table, says. Notes and warnings go to stderr.
@@ -190,6 +193,8 @@ def import_(
       aistation topology import --from ibnetdiscover fabric.txt --base topology.conf --output topology.conf
       aistation topology import --from lldp gpu*.json --format yaml
     """
+    if reconfigure and output is None:
+        raise click.UsageError("--reconfigure needs --output, the file that slurmctld reads")
     facts = _facts(slurm_conf, nodes)
     old = sources.read_source(str(base))[0] if base is not None else None
     made, reading = _make(files, kind, facts, rails, old)
@@ -210,7 +215,8 @@ def import_(
         click.echo("nothing was written: Slurm would refuse the result", err=True)
         ctx.exit(EXIT_PROBLEM)
     if output is not None:
-        kept = write.replace_file(output, text)
+        kept = put_in_force(output, text, reading.topology) if reconfigure else write.replace_file(output, text)
+        click.echo("slurmctld has it" if reconfigure else "slurmctld reads it at: scontrol reconfigure", err=True)
         click.echo(f"wrote {output}" + (f"; the old file is {kept}" if kept else ""), err=True)
     if as_json:
         shown = reading_json(reading, problems)
@@ -229,17 +235,17 @@ def import_(
 def _make(
     files: tuple[str, ...], kind: str, facts: ClusterFacts, rails: tuple[str, ...], old: Optional[str]
 ) -> tuple[Optional[Plan], Reading]:
-    if kind == "auto":
-        kind = sources.sniff(*sources.read_source(files[0])) if files[0] != "-" else "ibnetdiscover"
+    texts = [sources.read_source(name) for name in files]
+    kind = sources.sniff(*texts[0]) if kind == "auto" else kind
     if kind in sources.FABRICS:
-        fabric = select_hosts(sources.load_fabric(files, kind), facts.nodes, rails)
+        fabric = select_hosts(sources.fabric(texts, kind), facts.nodes, rails)
         base = topology_conf.read(old, "--base") if old is not None else None
         made = plan(fabric, base.topology if base else None)
         notes = made.notes + tuple(problem.text for problem in base.problems if base) if base else made.notes
         return made, Reading((made.topology,), (), kind, notes)
     if len(files) > 1:
         raise click.UsageError(f"--from {kind} takes one FILE")
-    reading = sources.load(files[0], kind)
+    reading = sources.parse(*texts[0], kind)
     broken = [problem for problem in reading.problems if problem.severity == ERROR]
     if broken:
         raise TopologyError("\n".join(problem.text for problem in broken))
@@ -301,7 +307,8 @@ def cabling(
     \b
     Exit codes: 0 nothing found, 1 something found, 3 FILE cannot be read.
     """
-    fabric = select_hosts(sources.load_fabric(files, kind), _facts(slurm_conf, nodes).nodes)
+    texts = [sources.read_source(name) for name in files]
+    fabric = select_hosts(sources.fabric(texts, kind), _facts(slurm_conf, nodes).nodes)
     found = findings(fabric, plan(fabric).groups)
     if as_json:
         shown = {"findings": [finding.as_json() for finding in found], "notes": list(fabric.notes)}

@@ -113,17 +113,22 @@ def _uplinks(fabric: Fabric, groups: Sequence[Group]) -> Iterator[Finding]:
         by_rank.setdefault(rank, []).append(member)
     for rank, members in sorted(by_rank.items()):
         spines = {up for member in members for up in fabric.neighbours[member] if level.get(up, -1) == rank + 1}
-        # pods: a leaf is compared with those that share most of its spines
         ups = {m: {u: n for u, n in fabric.neighbours[m].items() if u in spines} for m in members}
-        for member in sorted(members, key=lambda m: natural(fabric.name(m))):
-            near = [other for other in members if 2 * len(set(ups[other]) & set(ups[member])) > len(ups[member])]
-            for spine in sorted({up for other in near for up in ups[other]}, key=lambda s: natural(fabric.name(s))):
+        same: dict[frozenset[str], list[str]] = {}
+        for member in members:
+            same.setdefault(frozenset(ups[member]), []).append(member)
+        for above, mine in same.items():
+            # pods: a leaf is compared with those that share most of its spines
+            near = [m for others, found in same.items() if 2 * len(others & above) > len(above) for m in found]
+            for spine in {up for others in same if 2 * len(others & above) > len(above) for up in others}:
                 usual = _most(str(ups[other].get(spine, 0)) for other in near)
-                have = ups[member].get(spine, 0)
-                if usual is not None and have < int(usual[0]):
-                    name, above = fabric.name(member), fabric.name(spine)
-                    message = f"{name} has {have} of the cables to {above}, {usual[1]} of its peers have {usual[0]}"
-                    yield Finding("uplinks", name, "", "", "", message)
+                for member in mine:
+                    have = ups[member].get(spine, 0)
+                    if usual is not None and have < int(usual[0]):
+                        name = fabric.name(member)
+                        message = f"{name} has {have} of the cables to {fabric.name(spine)}"
+                        message += f", {usual[1]} of its peers have {usual[0]}"
+                        yield Finding("uplinks", name, "", "", "", message)
 
 
 def _ports(fabric: Fabric, groups: Sequence[Group]) -> Iterator[Finding]:

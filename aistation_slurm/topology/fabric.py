@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Optional
 
 __all__ = ["Fabric", "FabricSwitch", "HostLink", "SwitchLink", "speed_gbps"]
@@ -15,6 +15,7 @@ _RATES_PER_LANE = {"SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14
 _RATES_PER_LANE.update(NDR=100.0, XDR=200.0)
 
 
+@lru_cache(maxsize=1024)
 def speed_gbps(text: str) -> Optional[float]:
     """``4xNDR`` -> 400.0, ``2xHDR`` and ``100G`` -> 100.0 in Gb/s; None for what is not a link's width and rate."""
     if re.fullmatch(r"[0-9]{1,4}G", text):

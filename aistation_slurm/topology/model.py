@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Optional, Union
 
 __all__ = ["ERROR", "WARNING", "Block", "Problem", "Reading", "Switch", "Topology", "natural", "resolve_levels"]
@@ -27,6 +27,7 @@ MAX_PASSES = 20
 """slurmctld gives up ("not a tree") after so many passes over the file (switch_record.c)."""
 
 
+@lru_cache(maxsize=1 << 16)
 def natural(name: str) -> tuple[tuple[int, Union[int, str], int], ...]:
     """Sort key in which node9 comes before node10, as in slurmctld's node table (strnatcmp)."""
     parts = re.split(r"([0-9]{1,18})", name)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from aistation_slurm.errors import TopologyError
 from aistation_slurm.slurm.command import run
 from aistation_slurm.topology.fabric import Fabric
 from aistation_slurm.topology.model import Reading, Topology
@@ -16,7 +15,7 @@ from aistation_slurm.topology.plan import plan, select_hosts
 from aistation_slurm.topology.readers import ibnetdiscover, lldp, scontrol, site_table, topology_conf, topology_yaml
 from aistation_slurm.topology.readers.conf_lines import read_text
 
-__all__ = ["FABRICS", "SOURCES", "ask_slurm", "load", "load_fabric", "read_source", "sniff"]
+__all__ = ["FABRICS", "SOURCES", "ask_slurm", "fabric", "load", "parse", "read_source", "sniff"]
 
 SOURCES = ("conf", "yaml", "scontrol", "table", "ibnetdiscover", "lldp")
 FABRICS = ("ibnetdiscover", "lldp")
@@ -57,17 +56,21 @@ def load(
     """
     text, file = read_source(name)
     kind = sniff(text, file) if kind == "auto" else kind
+    if kind in FABRICS:
+        made = plan(select_hosts(fabric([(text, file)], kind), known), base)
+        return Reading((made.topology,), (), file, made.notes)
+    return parse(text, file, kind)
+
+
+def parse(text: str, file: str, kind: str) -> Reading:
+    """A text of one of the sources that are no fabric."""
     if kind == "yaml":
         return topology_yaml.read(text, file)
     if kind == "scontrol":
         return scontrol.read(text, file)
     if kind == "table":
         return site_table.read(text, file)
-    if kind in FABRICS:
-        made = plan(select_hosts(_fabric(kind, [(text, file)]), known), base)
-        return Reading((made.topology,), (), file, made.notes)
-    folder = None if name == "-" else Path(name).resolve().parent
-    return topology_conf.read(text, file, folder=folder)
+    return topology_conf.read(text, file, folder=None if file == STDIN else Path(file).resolve().parent)
 
 
 def ask_slurm(timeout_s: float = 15.0) -> Reading:
@@ -75,17 +78,13 @@ def ask_slurm(timeout_s: float = 15.0) -> Reading:
     return scontrol.read(run(("scontrol", "show", "topology"), timeout_s=timeout_s))
 
 
-def load_fabric(names: Sequence[str], kind: str) -> Fabric:
-    """One fabric of the outputs of several runs (rails that are fabrics of their own; hosts' or switches' LLDP)."""
-    return _fabric(kind, [read_source(name) for name in names])
+def fabric(texts: Sequence[tuple[str, str]], kind: str) -> Fabric:
+    """One fabric of the outputs of several runs (rails that are fabrics of their own; hosts' or switches' LLDP).
 
-
-def _fabric(kind: str, texts: Sequence[tuple[str, str]]) -> Fabric:
-    if kind == "ibnetdiscover":
-        for text, file in texts:
-            # each by itself first: a run that failed must not hide behind one that worked
-            found = ibnetdiscover.read(text, file)
-        return found if len(texts) == 1 else ibnetdiscover.read("\n\n".join(text for text, _ in texts), texts[0][1])
+    texts: pairs of text and name of its file.
+    """
     if kind == "lldp":
         return lldp.read(texts)
-    raise TopologyError(f"{kind} does not tell of cables; use one of {', '.join(FABRICS)}")
+    # each by itself first: a run that failed must not hide behind one that worked
+    found = [ibnetdiscover.read(text, file) for text, file in texts]
+    return found[0] if len(found) == 1 else ibnetdiscover.read("\n\n".join(text for text, _ in texts), texts[0][1])

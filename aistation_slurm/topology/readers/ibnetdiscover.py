@@ -38,7 +38,7 @@ _DEVICE = re.compile(
 _VENDOR = re.compile(
     r"\bMellanox\b|\bNVIDIA\b|^MT[0-9]+|ConnectX|InfiniScale|SwitchX|^Quantum|\bTechnologies\b|^localhost\b", re.I
 )
-_SEPARATES = (" mlx", " hca-")
+_FAILED = re.compile(r"iberror:|mad_rpc_open_port|discover failed")
 _ROCE_HINT = (
     "on RoCE ports (link_layer Ethernet in ibstatus) there is no InfiniBand fabric to discover: use --from lldp there"
 )
@@ -52,6 +52,7 @@ class _Seen:
     ports: dict[str, int] = field(default_factory=dict)
     links: dict[frozenset[tuple[str, str]], tuple[str, str, str, str, str]] = field(default_factory=dict)
     odd_lines: list[int] = field(default_factory=list)
+    failure: str = ""
 
 
 def read(text: str, file: str = "ibnetdiscover") -> Fabric:
@@ -61,9 +62,9 @@ def read(text: str, file: str = "ibnetdiscover") -> Fabric:
     """
     seen = _scan(text)
     switches = [node for node in seen.described if node.startswith("S-")]
-    failure = re.search(r"iberror:[^\n]*|mad_rpc_open_port[^\n]*|[^\n]*discover failed[^\n]*", text)
+    failure = seen.failure
     if failure or not switches:
-        raise TopologyError(_refusal(text, file, seen, failure))
+        raise TopologyError(_refusal(text, file, seen))
     names = switch_names({node: seen.described[node] for node in switches})
     host_links: list[HostLink] = []
     nameless: dict[str, list[str]] = {}
@@ -128,6 +129,8 @@ def _scan(text: str) -> _Seen:
         link = _LINK.match(line)
         if link is None or block is None:
             seen.odd_lines.append(number)
+            if _FAILED.search(line):
+                seen.failure = line
             continue
         port, other, other_port, comment = link.groups()
         ends = frozenset(((block, port), (other, other_port)))
@@ -197,14 +200,14 @@ def fit_name(name: str) -> str:
     return (text if re.match(r"\w", text, re.ASCII) else f"sw{text}")[:64] or "switch"
 
 
-def _refusal(text: str, file: str, seen: _Seen, failure: Optional[re.Match[str]]) -> str:
+def _refusal(text: str, file: str, seen: _Seen) -> str:
     ethernet = re.search(r"link_layer:\s*Ethernet", text)
     if ethernet:
         device = re.search(r"Infiniband device '([^']+)'", text)
         port = f"{device.group(1)} has" if device else "the port has"
         return f"{file}: {port} link_layer Ethernet (RoCE): {_ROCE_HINT}; nothing was written"
-    if failure:
-        return f"{file}: ibnetdiscover failed ({failure.group(0).strip()[:120]}); {_ROCE_HINT}; nothing was written"
+    if seen.failure:
+        return f"{file}: ibnetdiscover failed ({seen.failure[:120]}); {_ROCE_HINT}; nothing was written"
     cas = sorted({host_of(d)[0] or d for n, d in seen.described.items() if n.startswith("H-")}, key=natural)
     if cas:
         hosts = hostlist.fold(cas[:20]) if all(re.fullmatch(r"[\w.-]+", c) for c in cas[:20]) else ", ".join(cas[:20])
