@@ -25,7 +25,8 @@ __all__ = ["Attempt", "Reach", "RequeuedAttempts", "held_gpus", "opted_in", "req
 
 log = logging.getLogger(__name__)
 
-MAX_LOOK_AGE_S = 2.0
+MAX_LOOK_AGE_S = 3.0
+"""A look takes 2 s where the first of two controllers has no power (Slurm tries it first); an attempt never follows that soon."""
 KEPT = 500
 Attempt = tuple[int, int]
 """Job id and start time (unix seconds): one attempt of one job."""
@@ -142,11 +143,8 @@ def requeue_attempt(
     attempt = (seen.job_id, seen.start_time)
     if attempt in done:
         return False
-    asked = monotonic()
-    now = client.job(seen.job_id)
-    same = now is not None and now.start_time == seen.start_time and now.state == "RUNNING" and not now.completing
-    if now is None or not same or node not in now.nodes:
-        log.info("job %s no longer runs here in the attempt that met the fault; left alone", seen.argument)
+    now = _running_here(client, seen, node)
+    if now is None:
         return False
     if now.requeue is False:
         done.add(attempt)
@@ -159,13 +157,16 @@ def requeue_attempt(
     kept = keep(now)
     if kept:
         log.info("job %s: %s", now.argument, kept)
-    done.add(attempt)
     if note:
         _tell_watchdog(client, now, tags.fault_text(note, node, seen.start_time))
+    # once more right before the request: those before took their time, and it must not meet the next attempt
+    asked = monotonic()
+    if _running_here(client, seen, node) is None:
+        return False
     if monotonic() - asked > MAX_LOOK_AGE_S:
-        done.discard(attempt)
         log.warning("job %s: the controller is slow, so this look is too old to act on; looking again", seen.argument)
         return False
+    done.add(attempt)
     try:
         client.requeue(leader)
     except SlurmRefused as exc:
@@ -177,6 +178,16 @@ def requeue_attempt(
         raise
     log.warning("job %s requeued (attempt started at %d)", seen.argument, seen.start_time)
     return True
+
+
+def _running_here(client: SlurmClient, seen: Job, node: str) -> Optional[Job]:
+    """The job as it is now, where it still runs here in the attempt that was seen."""
+    now = client.job(seen.job_id)
+    same = now is not None and now.start_time == seen.start_time and now.state == "RUNNING" and not now.completing
+    if now is None or not same or node not in now.nodes:
+        log.info("job %s no longer runs here in the attempt that met the fault; left alone", seen.argument)
+        return None
+    return now
 
 
 def _tell_watchdog(client: SlurmClient, job: Job, fault: str) -> None:

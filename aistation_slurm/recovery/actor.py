@@ -15,6 +15,7 @@ from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict
 from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.front import keep_nodes
 from aistation_slurm.recovery.policy import Limits, Step, StepKind
+from aistation_slurm.recovery.primary import Primary
 from aistation_slurm.slurm import hostlist, tags
 from aistation_slurm.slurm.client import Job, SlurmClient
 
@@ -47,9 +48,9 @@ class Outcome:
 class Actor:
     """Raises SlurmUnavailable (it is not known whether the change was made) and SlurmRefused (it was not)."""
 
-    def __init__(self, client: SlurmClient, clock: Clock, keep: Front) -> None:
+    def __init__(self, client: SlurmClient, clock: Clock, keep: Front, primary: Optional[Primary] = None) -> None:
         """keep: how long the healthy nodes of a job are kept for it over a requeue."""
-        self._client, self._clock, self._keep = client, clock, keep
+        self._client, self._clock, self._keep, self._primary = client, clock, keep, primary
 
     def apply(self, job: Job, attempt: Attempt, verdict: Verdict, step: Step, limits: Limits) -> Outcome:
         """``job`` as it was judged. At most one look and two changes."""
@@ -58,8 +59,16 @@ class Actor:
         if fresh is None:
             return Outcome("gone: Slurm no longer has the job", "done")
         if step.kind is StepKind.REQUEUE:
-            notes = self._keep_nodes(fresh, tuple(verdict.bad)) if fresh.state == "RUNNING" else ()
-            outcome = self._requeue(fresh, job, self._clock.monotonic() - asked)
+            if fresh.state != "RUNNING" or fresh.start_time != job.start_time:
+                return self._requeue(fresh, job, self._clock.monotonic() - asked)
+            self._note_fault(fresh, attempt, verdict)
+            notes = self._keep_nodes(fresh, tuple(verdict.bad))
+            # these took their time, and the request must not meet the next attempt
+            asked = self._clock.monotonic()
+            again = self._client.job(job.job_id)
+            if again is None:
+                return Outcome("gone: Slurm no longer has the job", "done")
+            outcome = self._requeue(again, job, self._clock.monotonic() - asked)
             return replace(outcome, notes=notes + outcome.notes)
         if step.kind is StepKind.DOWN:
             return self._give_up_nodes(fresh, step)
@@ -88,6 +97,18 @@ class Actor:
             self._client.update_job(job, AdminComment=tags.tag_with(job.admin_comment, tag))
         except SlurmRefused as exc:
             log.info("job %s: %s", job.argument, exc)
+
+    def _note_fault(self, fresh: Job, attempt: Attempt, verdict: Verdict) -> None:
+        """As agents do: another controller's watchdog must know why the job is in the queue. Best effort."""
+        node = next((name for name, why in verdict.bad.items() if why.startswith("ais:")), "")
+        if not node or tags.fault_of(fresh.admin_comment)[2] == attempt.start_time:
+            return
+        check = verdict.bad[node].split(" ", 1)[0].partition(":")[2]
+        fault = tags.fault_text(check, node, attempt.start_time)
+        try:
+            self._client.update_job(fresh, AdminComment=tags.tag_with(fresh.admin_comment, {"fault": fault}))
+        except SlurmRefused as exc:
+            log.info("job %s: %s", fresh.argument, exc)
 
     def _keep_nodes(self, fresh: Job, bad: tuple[str, ...]) -> tuple[str, ...]:
         """Backlog takes a freed node within 30 ms of the requeue: what is to be kept is kept before it."""
@@ -132,7 +153,9 @@ class Actor:
             return Outcome("left: the job asked for --no-requeue", "done")
         if fresh.state != judged.state:
             return Outcome(f"late: the job is {fresh.state} now")
-        if look_s > STALE_LOOK_S:
+        # a primary without power costs every request a time-out before it is sent: the answer itself is younger
+        detour_s = self._primary.detour_s if self._primary is not None else 0.0
+        if look_s > STALE_LOOK_S + detour_s:
             return Outcome(f"late: the controller took {look_s:.1f} s to answer; looking again first")
         leader = fresh
         if fresh.het_job_id is not None and fresh.het_job_id != fresh.job_id:

@@ -65,7 +65,7 @@ class Watchdog:
         # an intent this old whose effect is not seen had none: the command and its request are over
         self._settle_s = config.slurm.timeout_s + 2.0
         self._client, self._journal, self._clock = client, journal, clock
-        self._actor = Actor(client, clock, config.front)
+        self._actor = Actor(client, clock, config.front, primary)
         self._primary = primary
         self._next_poll = 0.0
         self._due: dict[int, float] = {}

@@ -121,7 +121,7 @@ def test_the_gates_record_comes_before_slurms_list() -> None:
 def test_the_attempt_is_requeued_after_a_look(done: RequeuedAttempts) -> None:
     slurm = FakeSlurm(job())
     assert requeue_attempt(slurm, job(), "gpu1", done)
-    assert slurm.calls == ["job 7", "requeue 7"]
+    assert slurm.calls == ["job 7", "job 7", "requeue 7"], "the last look is right before it"
 
 
 def test_an_array_task_is_requeued_and_not_the_array(done: RequeuedAttempts) -> None:
@@ -183,16 +183,17 @@ def test_a_look_that_took_too_long_is_not_acted_on(done: RequeuedAttempts) -> No
     assert requeue_attempt(slurm, job(), "gpu1", done, lambda: next(clock))
 
 
-def test_a_note_that_took_too_long_makes_the_look_too_old(done: RequeuedAttempts) -> None:
-    times = [0.0]
+def test_what_began_anew_while_the_note_was_left_is_not_hit(done: RequeuedAttempts) -> None:
     slurm = FakeSlurm(job())
 
-    def slow(call: str) -> None:
-        times[0] += 8.0 if call.startswith("update") else 0.0
+    def next_attempt(call: str) -> None:
+        if call.startswith("update"):
+            slurm.by_id[7] = replace(slurm.by_id[7], start_time=2000)
 
-    slurm.hook = slow
-    assert not requeue_attempt(slurm, job(), "gpu1", done, lambda: times[0], "gpu.lost")
+    slurm.hook = next_attempt
+    assert not requeue_attempt(slurm, job(), "gpu1", done, note="gpu.lost")
     assert slurm.made("requeue") == []
+    assert (7, 1000) not in done
 
 
 def test_a_note_that_cannot_be_left_does_not_keep_the_job(done: RequeuedAttempts) -> None:
