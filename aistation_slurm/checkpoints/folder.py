@@ -71,10 +71,11 @@ def read_folder(path: str) -> Folder:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A regular file; size in bytes at the time of opening."""
+    """A regular file; size in bytes and mtime (unix seconds) at the time of opening."""
 
     fd: int
     size: int
+    mtime: float = 0.0
 
     def at(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; fewer at the end of the file."""
@@ -97,7 +98,7 @@ def open_regular(path: str) -> Iterator[OpenFile]:
     try:
         now = os.fstat(fd)
         _refuse_special(now.st_mode, path)
-        yield OpenFile(fd, now.st_size)
+        yield OpenFile(fd, now.st_size, now.st_mtime)
     finally:
         os.close(fd)
 

@@ -276,13 +276,18 @@ def _certain(judged: list[Checkpoint]) -> bool:
     last = judged[-1]
     if not last.valid or last.grade is not Grade.CONTENT or last.empty_shards:
         return False
-    alike = sum(1 for c in judged if c.valid and set(c.lacks) <= set(last.lacks))
-    return not last.lacks or alike >= _ALIKE
+    if not last.lacks and not last.rewritten:
+        return True
+    alike = [
+        c for c in judged if c.valid and set(c.lacks) <= set(last.lacks) and bool(c.rewritten) >= bool(last.rewritten)
+    ]
+    return len(alike) >= _ALIKE
 
 
 def _compare(judged: list[Checkpoint]) -> list[Checkpoint]:
     """What one checkpoint cannot show by itself: it is worse than others of the same run."""
     best = max((c.seen for c in judged), default=Grade.CONTENT)
+    in_order = any(c.valid and not c.rewritten for c in judged)
     common = set.intersection(*(set(c.lacks) for c in judged if c.valid)) if any(c.valid for c in judged) else set()
     out = []
     for index, c in enumerate(judged):
@@ -292,6 +297,8 @@ def _compare(judged: list[Checkpoint]) -> list[Checkpoint]:
         elif c.valid and set(c.lacks) - common:
             part = min(set(c.lacks) - common)
             why = f"{part} {'are' if part.startswith('random') else 'is'} missing, which other checkpoints here have"
+        elif c.valid and c.rewritten and in_order:
+            why = f"{c.rewritten} (in others here it is the newest)"
         elif c.valid and c.empty_shards:
             older = next((o for o in judged[index + 1 :] if o.valid and o.seen is Grade.CONTENT), None)
             torn = [
@@ -338,6 +345,8 @@ def _mention(chosen: Checkpoint, judged: list[Checkpoint], warnings: list[str]) 
         )
     elif lacks := [part for part in chosen.lacks if not part.startswith(_MINOR)]:
         warnings.append(f"{plain(chosen.path.name)} has no {' and no '.join(lacks)}, like the others here")
+    if chosen.rewritten:
+        warnings.append(f"{plain(chosen.path.name)}: {chosen.rewritten}, or the files were copied in another order")
     if chosen.last_resort:
         warnings.append(f"{plain(chosen.path.name)} is {chosen.last_resort}")
     unreadable = [c for c in judged if c.unreadable]

@@ -17,7 +17,7 @@ from typing import Optional
 from aistation_slurm.checkpoints.folder import OpenFile, open_regular
 from aistation_slurm.checkpoints.model import Grade
 
-__all__ = ["FileVerdict", "check_file", "read_json", "step_inside", "strings_inside"]
+__all__ = ["FileVerdict", "check_file", "read_json", "step_inside"]
 
 _JSON_LIMIT = 16 << 20
 _SAFETENSORS_HEADER_MAX = 100_000_000  # the format's own limit
@@ -33,6 +33,7 @@ class FileVerdict:
     grade: Grade
     why: str = ""
     size: int = 0
+    mtime: float = 0.0
 
 
 def check_file(path: str) -> FileVerdict:
@@ -40,7 +41,8 @@ def check_file(path: str) -> FileVerdict:
     name = path.rpartition("/")[2]
     try:
         with open_regular(path) as file:
-            return _check_open(file, name)
+            verdict = _check_open(file, name)
+            return FileVerdict(verdict.grade, verdict.why, file.size, file.mtime)
     except OSError as exc:
         return FileVerdict(Grade.TORN, f"cannot be read ({exc.strerror or exc})")
 
@@ -181,16 +183,6 @@ def _bounded_int(digits: str) -> int:
     if len(digits) > 20:
         raise ValueError("number too long")
     return int(digits)
-
-
-def strings_inside(path: str, pattern: re.Pattern[bytes], limit: int = 32 << 20) -> set[str]:
-    """Matches of ``pattern`` in the first ``limit`` bytes of a file, as text; empty when it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            raw = file.at(0, min(file.size, limit))
-    except OSError:
-        return set()
-    return {m.decode("ascii", "replace") for m in pattern.findall(raw)}
 
 
 _GLOBAL_STEP = re.compile(

@@ -25,6 +25,8 @@ class Judgement:
         self.missing_ranks: set[int] = set()
         self.lacks: list[str] = []
         self.empty_shards: list[str] = []
+        self.rewritten = ""
+        """A sign, no proof, that a later save into the same folder did not end."""
         self.real_run = False
         """Something shows that a real run wrote it, so that empty data files are damage."""
         self._problems: list[str] = []
@@ -70,7 +72,7 @@ class Judgement:
         self._note(path, verdict)
         return verdict
 
-    def shards(self, folder: Folder, names: Iterable[str]) -> None:
+    def shards(self, folder: Folder, names: Iterable[str]) -> dict[str, FileVerdict]:
         """Shards of which some may be empty by design (a rank with nothing to save), but not all."""
         verdicts = {name: check_file(folder.child(name)) for name in names}
         for name, verdict in sorted(verdicts.items()):
@@ -82,6 +84,7 @@ class Judgement:
         if verdicts and len(self.empty_shards) == len(verdicts):
             self._seen = max(self._seen, Grade.EMPTY)
             self._doubts.append((Grade.EMPTY, "every shard is empty"))
+        return verdicts
 
     def _note(self, path: str, verdict: FileVerdict) -> None:
         if verdict.grade is Grade.TORN:
@@ -126,6 +129,7 @@ class Judgement:
             unreadable=self._unreadable,
             last_resort=mine.last_resort,
             template=mine.template,
+            rewritten=self.rewritten,
         )
 
 

@@ -80,6 +80,7 @@ class Checkpoint:
     mtime: unix seconds of the folder or file, 0.0 unknown. missing_ranks: gaps in the shard numbering. grade: of its
     weakest data file; seen: of its strongest. doubt: what the grade is based on. lacks: parts that this checkpoint does not
     have and that others of the same run may have. empty_shards: shards without a byte, normal for a rank that has nothing.
+    rewritten: a sign, no proof, that a later save into the same folder did not end.
     """
 
     path: Path
@@ -99,6 +100,7 @@ class Checkpoint:
     unreadable: bool = False
     last_resort: str = ""
     template: str = ""
+    rewritten: str = ""
 
     def as_json(self) -> dict[str, object]:
         """The fields of the JSON contract (path, step, framework, valid, why) and more."""

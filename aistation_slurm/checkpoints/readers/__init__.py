@@ -13,7 +13,7 @@ from typing import Protocol
 from aistation_slurm.checkpoints.folder import Folder
 from aistation_slurm.checkpoints.layouts import Layout
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found
-from aistation_slurm.checkpoints.readers import dcp, deepspeed, hf, lightning, megatron, nemo, site
+from aistation_slurm.checkpoints.readers import dcp, deepspeed, hf, lightning, megatron, nemo
 
 __all__ = ["ALL", "Reader", "all_readers"]
 
@@ -40,4 +40,10 @@ ALL: tuple[Reader, ...] = (hf, deepspeed, megatron, nemo, lightning, dcp)
 
 def all_readers(layouts: Sequence[Layout] = ()) -> tuple[Reader, ...]:
     """The known readers and, behind them, the site's own."""
+    if not layouts:
+        return ALL
+    from aistation_slurm.checkpoints.readers import (
+        site,
+    )  # not loaded at a start where the site has no layout of its own
+
     return (*ALL, *(site.SiteReader(layout) for layout in layouts))

@@ -14,9 +14,10 @@ import os
 import re
 
 from aistation_slurm.checkpoints.folder import Folder, read_folder
-from aistation_slurm.checkpoints.integrity import check_file, strings_inside
+from aistation_slurm.checkpoints.integrity import check_file
 from aistation_slurm.checkpoints.judgement import Judgement, ranks_text
 from aistation_slurm.checkpoints.model import Candidate, Checkpoint, Found, Grade
+from aistation_slurm.checkpoints.shard_lengths import describe
 
 __all__ = ["HF_SHARD", "NAME", "find", "is_dcp", "judge", "judge_folder", "judge_hf_shards"]
 
@@ -25,7 +26,7 @@ _NUMBERED = re.compile(
     r"(?:(?P<word>step|global_?step|iter|iteration|checkpoint|ckpt|epoch)[-_=]?)?(?P<number>\d{1,18})"
 )
 _SHARD = re.compile(r"__(\d{1,9})_(\d{1,9})\.distcp")
-_SHARD_BYTES = re.compile(rb"__\d{1,9}_\d{1,9}\.distcp")
+_REWRITTEN_S = 120.0
 HF_SHARD = re.compile(r"shard-(?P<rank>\d{5,7})-model-(?P<part>\d{5})-of-(?P<parts>\d{5})\.safetensors")
 _LOOKED_INTO = 16
 
@@ -95,7 +96,7 @@ def judge_folder(judgement: Judgement, folder: Folder, prefix: str = "") -> None
     if not shards and ".metadata" not in folder.files and any(HF_SHARD.fullmatch(name) for name in folder.files):
         judge_hf_shards(judgement, folder)
         return
-    judgement.shards(folder, shards)
+    verdicts = judgement.shards(folder, shards)
     for name in sorted(n for n in folder.dangling if n.endswith(".distcp")):
         judgement.problem(f"{prefix}{name} is a dangling link")
     if ".metadata" not in folder.files:
@@ -104,7 +105,10 @@ def judge_folder(judgement: Judgement, folder: Folder, prefix: str = "") -> None
         )
         return
     metadata = folder.child(".metadata")
-    expected = strings_inside(metadata, _SHARD_BYTES)
+    expected, lengths = describe(metadata)
+    for name, verdict in sorted(verdicts.items()):
+        if verdict.size < lengths.get(name, 0):
+            judgement.problem(f"{prefix}{name} is cut short ({verdict.size} bytes of {lengths[name]})")
     if expected:
         judgement.real_run = True
         _report_missing(judgement, expected - set(shards), prefix)
@@ -112,7 +116,11 @@ def judge_folder(judgement: Judgement, folder: Folder, prefix: str = "") -> None
         _report_missing(judgement, _gaps(shards), prefix)
     if not shards:
         judgement.problem(f"{prefix or 'it '}holds no .distcp file")
-    judgement.side(metadata)
+    saved = judgement.side(metadata).mtime
+    later = min((v.mtime for v in verdicts.values() if v.mtime > saved), default=0.0)
+    # where a copy made the files in this order, the next one followed at once
+    if later > saved + _REWRITTEN_S:
+        judgement.rewritten = f"{prefix}.metadata is older than some shards: a later save over it did not end"
 
 
 def judge_hf_shards(judgement: Judgement, folder: Folder) -> None:
