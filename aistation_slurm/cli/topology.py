@@ -215,6 +215,7 @@ def import_(
         click.echo("nothing was written: Slurm would refuse the result", err=True)
         ctx.exit(EXIT_PROBLEM)
     if output is not None:
+        _tell_changes(output, reading)
         kept = put_in_force(output, text, reading.topology) if reconfigure else write.replace_file(output, text)
         click.echo("slurmctld has it" if reconfigure else "slurmctld reads it at: scontrol reconfigure", err=True)
         click.echo(f"wrote {output}" + (f"; the old file is {kept}" if kept else ""), err=True)
@@ -232,6 +233,19 @@ def import_(
         click.echo(text, nl=False)
 
 
+def _tell_changes(output: Path, reading: Reading) -> None:
+    """What the file that is about to be replaced says otherwise."""
+    if not output.exists():
+        return
+    try:
+        old = sources.load(str(output)).topology
+    except TopologyError as exc:
+        click.echo(f"note: the file that is replaced cannot be read: {exc}", err=True)
+        return
+    for line in compare(old, reading.topology).lines():
+        click.echo(line, err=True)
+
+
 def _make(
     files: tuple[str, ...], kind: str, facts: ClusterFacts, rails: tuple[str, ...], old: Optional[str]
 ) -> tuple[Optional[Plan], Reading]:
@@ -242,6 +256,8 @@ def _make(
         base = topology_conf.read(old, "--base") if old is not None else None
         made = plan(fabric, base.topology if base else None)
         notes = made.notes + tuple(problem.text for problem in base.problems if base) if base else made.notes
+        if facts.nodes is None:
+            notes += ("every host of the fabric is taken for a node; --slurm-conf or --nodes tells which ones are",)
         return made, Reading((made.topology,), (), kind, notes)
     if len(files) > 1:
         raise click.UsageError(f"--from {kind} takes one FILE")

@@ -83,7 +83,8 @@ def _label(switch: Switch, marked: dict[int, str]) -> str:
     colour = marked.get(switch.line or 0, "green" if switch.level == 0 else "cyan")
     label = f"[{colour}]{escape(switch.name)}[/{colour}]"
     if switch.children:
-        label += f"  [dim]level {switch.level}, {len(switch.children)} below[/dim]"
+        level = f"level {switch.level}" if switch.level >= 0 else "level unknown"
+        label += f"  [dim]{level}, {len(switch.children)} below[/dim]"
     if switch.nodes:
         label += f"  {_nodes(switch.nodes)}"
     elif not switch.children:

@@ -14,8 +14,8 @@ CHAR = 6.7
 """Width of a character at 11 px, in px."""
 ROW = 120
 BOX_HEIGHT, GAP, MARGIN = 46, 14, 24
-WIDE, NARROW = 4000, 10
-"""Up to ``WIDE`` px boxes are as wide as their texts; above it they shrink, and texts only show on hovering."""
+WIDE, NARROW = 4000, 3
+"""Up to ``WIDE`` px the boxes of a row are as wide as their texts; above it they shrink, and texts show on hovering."""
 FILLS = ("#e6f4ea", "#e3eefc", "#f1e8fb", "#fdebd8")
 
 
@@ -31,15 +31,18 @@ def picture(topology: Topology, title: str) -> str:
         rows = [[s for s in known if max(s.level, 0) == level] for level in range(height, -1, -1)]
         rows[-1] = _leaf_order(topology, rows[-1])
         links = [(s.name, child) for s in known for child in dict.fromkeys(s.children) if child in topology.by_name]
-    widths = {s.name: _width(s) for row in rows for s in row}
-    needed = max(sum(widths[s.name] + GAP for s in row) for row in rows)
-    gap = GAP if needed <= WIDE else 2
-    if needed > WIDE:
-        widest = max(len(row) for row in rows)
-        widths = {name: max(NARROW, min(width, WIDE / widest - gap)) for name, width in widths.items()}
-        needed = max(sum(widths[s.name] + gap for s in row) for row in rows)
-    centre = _places(rows, widths, links, needed, gap)
-    width, height = needed + 2 * MARGIN, len(rows) * ROW + MARGIN + 20
+    widths: dict[str, float] = {}
+    gaps: list[float] = []
+    for row in rows:
+        natural_width = sum(_width(s) + GAP for s in row)
+        room = WIDE / max(1, len(row))
+        gaps.append(GAP if natural_width <= WIDE else min(GAP, max(1.0, room / 8)))
+        for switch in row:
+            fits = natural_width <= WIDE
+            widths[switch.name] = _width(switch) if fits else max(NARROW, min(_width(switch), room - gaps[-1]))
+    needed = max(sum(widths[s.name] + gap for s in row) for row, gap in zip(rows, gaps))
+    centre = _places(rows, widths, links, needed, gaps)
+    width, height = needed + 2 * MARGIN, _top(len(rows) - 1) + BOX_HEIGHT + MARGIN
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="0 0 {width:.0f} {height}" '
         'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="11">',
@@ -96,14 +99,14 @@ def _places(
     widths: dict[str, float],
     links: Sequence[tuple[str, str]],
     needed: float,
-    gap: float,
+    gaps: Sequence[float],
 ) -> dict[str, float]:
     """Middles of the boxes: the lowest row is packed, and each row above centred over its children, without overlap."""
     below: dict[str, list[str]] = {}
     for above, child in links:
         below.setdefault(above, []).append(child)
     centre: dict[str, float] = {}
-    for row in reversed(rows):
+    for row, gap in reversed(list(zip(rows, gaps))):
         total = sum(widths[s.name] + gap for s in row) - gap
         wished: dict[str, float] = {}
         at = (needed - total) / 2

@@ -32,6 +32,14 @@ def test_the_old_file_is_kept_with_its_mode(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["topology.conf", "topology.conf.old"]
 
 
+def test_a_file_that_is_no_topology_can_be_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "topology.conf"
+    target.write_text("{broken", encoding="utf-8")
+    answer = aistation("topology", "import", "--from", "table", "-", "--output", target, input=TABLE)
+    assert answer.exit_code == 0
+    assert "leaf1" in target.read_text(encoding="utf-8")
+
+
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     real = tmp_path / "site" / "topology.conf"
     real.parent.mkdir()
