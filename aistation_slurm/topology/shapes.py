@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from aistation_slurm.topology.model import ERROR, Problem, Reading, Topology
 
-__all__ = ["counts", "describe", "reading_json", "topology_json"]
+__all__ = ["counts", "describe", "plural", "reading_json", "topology_json"]
 
 
 def counts(problems: Sequence[Problem]) -> tuple[int, int]:

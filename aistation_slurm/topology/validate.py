@@ -14,6 +14,7 @@ from typing import Optional
 
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.topology.model import ERROR, WARNING, Block, Problem, Reading, Switch, Topology, natural
+from aistation_slurm.topology.shapes import plural
 
 __all__ = ["ClusterFacts", "check", "parse_version"]
 
@@ -163,7 +164,8 @@ def _fabrics(topology: Topology) -> Iterator[Problem]:
     everything = len(topology.leaf_of)
     if not everything or any(len(nodes) == everything for nodes in reach.values()):
         return
-    parts = [f"{_list(topology.fabric_nodes(f))} ({len(topology.fabric_nodes(f))} nodes)" for f in topology.fabrics]
+    nodes_of = [topology.fabric_nodes(fabric) for fabric in topology.fabrics]
+    parts = [f"{_list(nodes)} ({plural(len(nodes), 'node')})" for nodes in nodes_of if nodes]
     if len(parts) == 1:
         hint = "the top switches share leaves, but none of them is above all nodes: add the level that joins them"
     else:

@@ -11,7 +11,7 @@
           - switch: s1
             nodes: node[01-02]
 
-Read through PyYAML's composer, which keeps line numbers and makes no objects: see docs/decisions/0010.
+Read through PyYAML's composer, which keeps line numbers and makes no objects: see docs/decisions/0012.
 """
 
 from __future__ import annotations
