@@ -70,7 +70,8 @@ class Limits:
 
     max_own: restarts that the job itself allows for other causes than the machine's faults; 0: none for any cause.
     no_progress: restarts in a row without a newer checkpoint, 0: any number. agent_grace_s: the node's own agent requeues
-    first; the watchdog is its second. expired: nodes whose exclusion by us is over. See ``config.Watchdog`` for the rest.
+    first; the watchdog is its second. completing_s: seconds by a clock that is never set for which this process has seen the
+    job COMPLETING. expired: nodes whose exclusion by us is over. See ``config.Watchdog`` for the rest.
     """
 
     max_own: int
@@ -82,6 +83,7 @@ class Limits:
     late_s: float = 3600.0
     unkillable_s: float = 90.0
     agent_grace_s: float = 5.0
+    completing_s: float = 0.0
     expired: frozenset[str] = frozenset()
 
     def rule(self, cause: Cause) -> Restart:
@@ -161,8 +163,8 @@ def _completing(job: Job, attempt: Attempt, limits: Limits, now: float, nodes: M
     """
     waited = now - attempt.ended if attempt.ended is not None else 0.0
     stuck = [name for name in attempt.nodes if name in nodes and _lets_not_go(nodes[name])]
-    if waited > limits.unkillable_s and stuck:
-        why = f"processes of the last attempt cannot be ended for {waited:.0f} s on {', '.join(stuck)}"
+    if min(waited, limits.completing_s) > limits.unkillable_s and stuck:
+        why = f"processes of the last attempt cannot be ended for {limits.completing_s:.0f} s on {', '.join(stuck)}"
         return Step(StepKind.DOWN, why, targets=tuple(stuck))
     return Step(StepKind.WAIT, "waiting for the last attempt's nodes", again_s=_patience(attempt, now))
 

@@ -72,6 +72,7 @@ class Watchdog:
         self._nodes: dict[str, Node] = {}
         self._noted: set[tuple[int, int]] = set()
         self._told_runs: set[tuple[int, int]] = set()
+        self._completing: dict[int, float] = {}
         self._trouble = ""
         self._next_cleaning = 0.0
         self._places = Places(config, client, journal, clock, act=self._enforce)
@@ -213,6 +214,10 @@ class Watchdog:
 
     def _step(self, job: Job, nodes: Mapping[str, Node]) -> None:
         """Note what is seen of the job, and take its next step where one is due."""
+        if job.completing:
+            self._completing.setdefault(job.job_id, self._clock.monotonic())
+        else:
+            self._completing.pop(job.job_id, None)
         in_front_s = self._places.look(job)
         if in_front_s is not None:
             self._due[job.job_id] = self._clock.monotonic() + in_front_s
@@ -355,6 +360,7 @@ class Watchdog:
             start_gap_s=self._config.start_gap_s,
             late_s=self._config.late_s,
             unkillable_s=self._config.unkillable_s,
+            completing_s=self._clock.monotonic() - self._completing.get(job.job_id, self._clock.monotonic()),
             expired=frozenset(expired),
         )
 

@@ -16,7 +16,7 @@ from aistation_slurm.slurm import hostlist
 from tests.cluster import ClusterError, slurm_view
 from tests.cluster.torture import workload
 from tests.cluster.torture.history import OVER, Deed, History, Watched
-from tests.cluster.torture.judgement import Violation, forgot, judge_admin, judge_drain, judge_job
+from tests.cluster.torture.judgement import Violation, judge_admin, judge_drain, judge_job
 from tests.cluster.torture.operator import Operator
 from tests.cluster.torture.report import tell
 from tests.cluster.torture.site import Site
@@ -75,7 +75,7 @@ class Campaign:
         self._log_read = 0
         self._nodes: dict[str, dict[str, Any]] = {}
         self._told: set[tuple[str, int, str]] = set()
-        self.forgotten = 0
+        self._admin_since: dict[str, float] = {}
         self._ending_since = 0.0
         self._waiting: dict[int, float] = {}
         self._fuses: list[int] = []
@@ -231,9 +231,7 @@ class Campaign:
             reason = self.operator.admin.get(name)
             if reason is not None and name not in self.operator.care:
                 violation = judge_admin(node, reason)
-                if violation is not None and forgot(self.site.logs("slurmctld"), name, reason):
-                    self.forgotten += self.operator.drain(name, reason)
-                elif violation is not None:
+                if violation is not None:
                     self.report(violation)
 
     def _judge(self, job: Watched) -> None:
@@ -326,11 +324,16 @@ class Campaign:
             return
         if node not in self.operator.care:
             done, _ = self.site.try_run("scontrol", "update", f"NodeName={node}", "State=RESUME")
-            if not done:
+            if not done and not self._is_given_back(node):
                 self.later(2.0, lambda: self.end_admin_drain(node, deed))
                 return
         del self.operator.admin[node]
         deed.until = time.time()
+
+    def _is_given_back(self, node: str) -> bool:
+        """22.05 refuses RESUME of a node that has not registered since slurmctld's start, and clears the drain all the same."""
+        done, text = self.site.try_run("scontrol", "show", "node", node)
+        return done and "DRAIN" not in text.partition("State=")[2].split(" ")[0]
 
     def start_now(self, job: Watched) -> None:
         if job.state == "PENDING" and job.row.get("state_reason") == "BeginTime":

@@ -178,19 +178,6 @@ def judge_drain(node: Mapping[str, Any], deeds: Sequence[Deed], now: float) -> O
     return Violation("drain", f"drained for '{reason}'; done there: {what}", node=node["name"])
 
 
-def forgot(log: str, node: str, reason: str) -> bool:
-    """Whether Slurm itself lost this drain: nobody has asked for a change of the node since, and slurmctld started anew.
-
-    22.05 writes its nodes' state some seconds late, and under load not even when it is told to end.
-    """
-    lines = log.splitlines()
-    told = [number for number, line in enumerate(lines) if f"update_node: node {node} " in line]
-    set_to = [number for number in told if f"update_node: node {node} reason set to: {reason}" in lines[number]]
-    if not set_to or any(number > set_to[-1] and "state set to DRAIN" not in lines[number] for number in told):
-        return False
-    return any("slurmctld version" in line for line in lines[set_to[-1] :])
-
-
 def judge_admin(node: Mapping[str, Any], reason: str) -> Optional[Violation]:
     """An administrator's drain stays, word for word."""
     if "DRAIN" in node["flags"] and node["reason"] == reason:

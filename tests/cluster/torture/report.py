@@ -113,7 +113,6 @@ def verdict(campaign: Campaign) -> Table:
     restarts = sum(int(job.row.get("restart_cnt") or 0) for job in jobs)
     shown.add_row("restarts; lives of the watchdog", f"{restarts}; {campaign.watchdog_lives}")
     shown.add_row("jobs left to Slurm's own delay after a fault", str(len(campaign.delayed)))
-    shown.add_row("administrators' drains that Slurm itself lost at its restart", str(campaign.forgotten))
     counts = Counter(found.violation.kind for found in campaign.found)
     for kind, text in KINDS.items():
         shown.add_row(text, f"[red]{counts[kind]}" if counts[kind] else "0")
