@@ -84,7 +84,8 @@ class Agent:
         self.hang = HangWatch(config, client, self._minors_of)
         self.ended = EndedJobs(config, client, self._certain_name)
         self._stopping = False
-        self._reports: queue.SimpleQueue[NodeReport] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[tuple[NodeReport, float]] = queue.SimpleQueue()
+        """With the monotonic time at which the look began."""
         self._look_now = threading.Event()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._klog: Optional[KernelLog] = None
@@ -97,8 +98,9 @@ class Agent:
 
     def once(self) -> Status:
         """One complete look: write the state, act, and return the node's status."""
+        began = time.monotonic()
         report = self.check(self.config)
-        self._take(report)
+        self._take(report, began)
         return report.status
 
     def run(self) -> None:
@@ -142,7 +144,7 @@ class Agent:
         """Everything that may be due now."""
         self._follow_kernel()
         while not self._reports.empty():
-            self._take(self._reports.get())
+            self._take(*self._reports.get())
         if (Path(self.state_dir) / "refresh").exists():
             self._refresh_wanted()
         if self.reaction is not None:
@@ -191,6 +193,7 @@ class Agent:
         """The worker: a complete look now, then every ``poll_s`` seconds and whenever one is asked for."""
         while not self._stopping:
             self._look_now.clear()
+            began = time.monotonic()
             try:
                 report = self.check(self.config)
             except AistationError as exc:
@@ -199,7 +202,7 @@ class Agent:
                 # a bug in one check must not end the watch over the others
                 log.exception("the node could not be checked")
             else:
-                self._reports.put(report)
+                self._reports.put((report, began))
                 self._wake()
                 if any(f.check == HANG and f.status is Status.UNKNOWN for f in report.findings):
                     self._look_now.wait(min(HANG_RECHECK_S, self.config.node.poll_s))
@@ -245,8 +248,11 @@ class Agent:
             self._reaction_of(self.report).see(fatal(urgent), complete=False)
         self._look_now.set()
 
-    def _take(self, report: NodeReport) -> None:
+    def _take(self, report: NodeReport, began: float) -> None:
         """One complete report: publish first, since the gate needs it, then act."""
+        if self.reaction is not None and began < self.reaction.given_back_at:
+            self._look_now.set()  # what it tells of was dealt with while it was made: acting on it would drain the node again
+            return
         first = self.report is None
         self.report = report
         gres = gres_indices(report, self.config)

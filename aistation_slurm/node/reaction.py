@@ -79,6 +79,8 @@ class Reaction:
         self.pending: Optional[_Pending] = None
         self.retry_at = 0.0
         self._return_at = 0.0
+        self.given_back_at = float("-inf")
+        """When somebody's giving the node back was noticed (monotonic): a look that began before tells of what was repaired."""
         self._first = True
         self._retry_s = RETRY_FIRST_S
         self._said: set[str] = set()
@@ -173,6 +175,7 @@ class Reaction:
                 return
             log.warning("%s was given back by somebody; kernel messages of before count as dealt with", self.node)
             self.acted = history.given_back(self.config, self.acted)
+            self.given_back_at = self.monotonic()
             self._remember()
         except OSError as exc:
             self._say_once(f"{self.state_dir}: {exc}")

@@ -121,6 +121,29 @@ def test_memory_in_use_on_a_gpu_that_nobody_holds_is_said_once(node: SimNode, ca
     assert said == ["GPU2 0000:02:00.0: 70000 MiB in use and no process shown, limit 1024 MiB; no job holds this GPU"]
 
 
+def test_a_look_that_was_under_way_when_the_node_was_given_back_drains_nothing(node: SimNode) -> None:
+    """Its report still tells of the Xid that the person who gave the node back has dealt with."""
+    node.inject(xid(2, 64))
+    slurm = FakeSlurm()
+    before: list[NodeReport] = []
+
+    def check(config: Config) -> NodeReport:
+        before.append(look_at_node(config))
+        if len(before) == 2:  # given back, and noticed, while this look is made
+            slurm.set_node("gpu1", "")
+            assert agent.reaction is not None
+            agent.reaction._return_at = 0.0
+            agent.reaction.watch_for_return()
+        return before[-1]
+
+    agent = Agent(node.config, slurm, check)
+    for _ in range(3):
+        agent.once()
+    assert any(f.drains for f in before[1].findings)
+    assert not any(f.drains for f in before[2].findings)
+    assert len(slurm.made("drain")) == 1
+
+
 # ---- the loop
 
 
