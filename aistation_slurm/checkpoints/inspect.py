@@ -257,8 +257,10 @@ def _judge(run: _Run, every: bool, refused: Mapping[str, str]) -> list[Checkpoin
     """Look at the candidates, newest first, and compare them with each other."""
     judged: list[Checkpoint] = []
     target = run.found.tracker.target if run.found.tracker else None
-    for candidate in _newest_first(run.found.candidates):
-        judged.append(_judge_one(run, candidate, refused))
+    ordered = _newest_first(run.found.candidates)
+    for index, candidate in enumerate(ordered):
+        older = ordered[index + 1].path if index + 1 < len(ordered) else ""
+        judged.append(_judge_one(run, candidate._replace(older=older), refused))
         if not every and (_certain(judged) or (len(judged) >= _LOOKED_BACK and any(c.valid for c in judged))):
             break
     missed = [c for c in run.found.candidates if c.path == target and not any(str(j.path) == target for j in judged)]

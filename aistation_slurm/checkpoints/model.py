@@ -46,6 +46,8 @@ class Candidate(NamedTuple):
     """Why it is chosen only where nothing else is valid (a universal checkpoint needs another way of loading)."""
     template: str = ""
     """Resume arguments of a site's own layout."""
+    older: str = ""
+    """Path of the checkpoint before it, of the same run: what that has more of is a sign."""
 
 
 @dataclass(frozen=True)

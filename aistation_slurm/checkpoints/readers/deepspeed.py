@@ -27,6 +27,7 @@ _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d{1,9})_)?mp_rank_(?P<mp>\d{1,9})(
 _OPTIM = re.compile(r"(?:[a-z]+\d*_)?(?:zero_pp_rank_(?P<dp>\d{1,9})_)?mp_rank_(?P<mp>\d{1,9})_optim_states\.pt")
 _LAYER = re.compile(r"layer_(?P<layer>\d{1,9})-model_(?P<mp>\d{1,9})-model_states\.pt")
 _MOST_RANKS = 1_000_000
+_TELLING = 1 << 16  # bytes from which a file's size says what share of the optimizer it has
 _MOST_FREE_TAGS = 64
 
 
@@ -147,13 +148,16 @@ def judge_folder(judgement: Judgement, folder: Folder) -> None:
     for name in sorted(folder.dangling):
         if name.endswith(".pt"):
             judgement.problem(f"{plain(name)} is a dangling link")
-    if not optim_dp:
+    if not any(name.endswith("_optim_states.pt") for name in folder.files):  # those of experts have names of their own
         judgement.lacks.append("optimizer state")
     if not has_model:
         judgement.problem("holds no mp_rank_*_model_states.pt")
     _report_mp_gaps(judgement, set(model_dp) | set(optim_dp), set(model_dp), layers)
-    _report_dp_gaps(judgement, optim_dp, "optimizer states")
-    _report_dp_gaps(judgement, {mp: ranks for mp, ranks in model_dp.items() if ranks}, "model states")
+    model_dp = {mp: ranks for mp, ranks in model_dp.items() if ranks}
+    highest = max((max(ranks, default=-1) for ranks in (*model_dp.values(), *optim_dp.values())), default=-1)
+    _report_dp_gaps(judgement, optim_dp, "optimizer states", highest)
+    _report_dp_gaps(judgement, model_dp, "model states", highest)
+    _compare_with_older(judgement, folder)
 
 
 def _rank(text: Optional[str]) -> set[int]:
@@ -173,9 +177,34 @@ def _report_mp_gaps(judgement: Judgement, every: set[int], with_model: set[int],
             break
 
 
-def _report_dp_gaps(judgement: Judgement, ranks_of_mp: dict[int, set[int]], what: str) -> None:
-    """Every model-parallel rank has the same data-parallel ranks, from 0 without a gap. A missing tail cannot be seen."""
-    highest = max((max(ranks, default=-1) for ranks in ranks_of_mp.values()), default=-1)
+def _compare_with_older(judgement: Judgement, folder: Folder) -> None:
+    """A missing tail of ranks: fewer optimizer states than the save before, and each no larger.
+
+    After a restart on fewer ranks there are fewer too, but then each has a larger share.
+    """
+    older = judgement.candidate.older
+    if not older or folder.path != judgement.candidate.path:
+        return
+    try:
+        before = {name for name in read_folder(older).files if _OPTIM.fullmatch(name)}
+        ours = {name for name in folder.files if _OPTIM.fullmatch(name)}
+        if not ours or not ours < before:
+            return
+        some = min(ours)
+        size, size_before = os.stat(folder.child(some)).st_size, os.stat(f"{older}/{some}").st_size
+    except OSError:
+        return
+    share = len(before) / len(ours) - 1
+    if size_before >= _TELLING and size / size_before - 1 < share / 2:
+        ranks = {int(match["dp"] or 0) for name in before - ours if (match := _OPTIM.fullmatch(name))}
+        judgement.missing_ranks |= ranks
+        judgement.problem(
+            f"optimizer states of data-parallel rank {ranks_text(ranks)}, which {plain(os.path.basename(older))} has, are missing"
+        )
+
+
+def _report_dp_gaps(judgement: Judgement, ranks_of_mp: dict[int, set[int]], what: str, highest: int) -> None:
+    """Every model-parallel rank has the same data-parallel ranks, from 0 to ``highest`` without a gap."""
     missing: set[int] = set()
     for ranks in ranks_of_mp.values():
         missing |= set(range(highest + 1)) - ranks

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from typing import Optional
 
 from aistation_slurm.checkpoints.folder import Folder, plain, read_folder
 from aistation_slurm.checkpoints.integrity import read_json
@@ -50,6 +51,8 @@ def find(folder: Folder) -> Found:
     match = _CHECKPOINT.fullmatch(name)
     if match and not found.candidates and (STATE in folder.files or _weights(folder)):
         found.candidates.append(Candidate(folder.path, parent, NAME, int(match[1]), tag=name))
+    elif not found.candidates and _ACCELERATE.fullmatch(name) and _is_accelerate(folder.path):
+        found.candidates.append(_named_by_accelerate(folder.path, parent, name, None))
     return found
 
 
@@ -69,14 +72,18 @@ def _accelerate(folder: Folder, names: Iterable[str]) -> list[Candidate]:
     """
     candidates: list[Candidate] = []
     for name in names:
-        match = _ACCELERATE.fullmatch(name)
-        if match:
-            step = None if match["epoch"] else int(match["step"] or match["at"])
-            family, number = ("epoch", int(match["epoch"])) if match["epoch"] else ("", 0)
-            link = folder.dangling.get(name)
-            candidates.append(Candidate(folder.child(name), folder.path, NAME, step, name, family, number, link))
+        if _ACCELERATE.fullmatch(name):
+            candidates.append(_named_by_accelerate(folder.child(name), folder.path, name, folder.dangling.get(name)))
     newest = sorted(candidates, key=lambda c: (c.step or 0, c.number), reverse=True)[:_PEEKED]
     return candidates if any(_is_accelerate(c.path) for c in newest) else []
+
+
+def _named_by_accelerate(path: str, root: str, name: str, link: Optional[str]) -> Candidate:
+    match = _ACCELERATE.fullmatch(name)
+    groups = match.groupdict() if match else {}
+    if groups.get("epoch"):
+        return Candidate(path, root, NAME, None, name, "epoch", int(groups["epoch"]), link)
+    return Candidate(path, root, NAME, int(groups.get("step") or groups["at"]), name, link=link)
 
 
 def _is_accelerate(path: str) -> bool:
@@ -131,6 +138,9 @@ def _judge_state(judgement: Judgement, folder: Folder) -> None:
         state = read_json(folder.child(STATE)) if verdict.size else None
         if isinstance(state, dict) and "log_history" in state:
             judgement.real_run = True  # only the Trainer writes that: its tensors are no placeholders
+    elif _ACCELERATE.fullmatch(os.path.basename(folder.path)):
+        if not any(name.startswith("random_states_") for name in folder.files):
+            judgement.problem("random_states_*.pkl is missing: it is written last, so saving did not end")
     elif any(name.startswith("random_states_") for name in folder.files) or "latest" in folder.files:
         # Accelerate without Trainer, or DeepSpeed's own part ended: missing only if other checkpoints have it
         judgement.lacks.append(STATE)

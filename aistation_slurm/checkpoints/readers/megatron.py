@@ -19,6 +19,7 @@ from aistation_slurm.checkpoints.readers import dcp
 __all__ = ["NAME", "TRACKER", "find", "judge"]
 
 NAME = "megatron"
+_DISTRIBUTED = "distrib_optim.pt"
 TRACKER = "latest_checkpointed_iteration.txt"
 _ITER = re.compile(r"iter_(\d{7,18})")
 _RANK_DIR = re.compile(r"mp_rank_(\d{1,6})(?:_(\d{1,6}))?(?:_(\d{1,6}))?")
@@ -119,14 +120,30 @@ def _judge_classic(judgement: Judgement, folder: Folder, ranks: dict[str, re.Mat
     for name, files in sorted(inside.items()):
         if whole - files:
             judgement.problem(f"{name} lacks {plain(', '.join(sorted(whole - files)))}")
-    missing = _missing_ranks(ranks)
+    if _DISTRIBUTED not in whole and inside and _older_has(judgement, f"{min(inside)}/{_DISTRIBUTED}"):
+        judgement.problem(f"{_DISTRIBUTED} is missing, which the save before has")
+    missing = _missing_ranks(ranks) or _in_older(judgement, ranks)
     if missing:
         judgement.missing_ranks |= {int(name.split("_")[2]) for name in missing}
         judgement.problem(f"{', '.join(missing[:4])} {'are' if len(missing) > 1 else 'is'} missing")
 
 
+def _older_has(judgement: Judgement, name: str) -> bool:
+    older = judgement.candidate.older
+    return bool(older) and os.path.isfile(f"{older}/{name}")
+
+
+def _in_older(judgement: Judgement, ranks: dict[str, re.Match[str]]) -> list[str]:
+    """Ranks that the save before has. The grid of a classic checkpoint does not change within a run: it could not be loaded."""
+    try:
+        before = {n for n in read_folder(judgement.candidate.older).dirs if _RANK_DIR.fullmatch(n)}
+    except OSError:
+        return []
+    return sorted(before - set(ranks)) if set(ranks) < before else []
+
+
 def _missing_ranks(ranks: dict[str, re.Match[str]]) -> list[str]:
-    """Folders that the grid tensor x pipeline x expert parallel rank leaves out. A missing tail cannot be seen."""
+    """Folders that the grid tensor x pipeline x expert parallel rank leaves out. A missing tail is seen by the save before."""
     points = {tuple(int(part) for part in match.groups() if part is not None) for match in ranks.values()}
     depth = max(len(point) for point in points)
     points = {point for point in points if len(point) == depth}

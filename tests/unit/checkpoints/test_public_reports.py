@@ -189,3 +189,47 @@ def test_a_part_that_no_save_has_does_not_make_a_start_read_them_all(tmp_path: P
     assert found.resume is not None
     assert found.resume.step == 19
     assert len(found.checkpoints) == 3
+
+
+def test_megatron_highest_rank_missing(tmp_path: Path) -> None:
+    """The tracker says it is whole; the grid of ranks has no gap; the save before has one more."""
+    for step in (7, 8):
+        save(tmp_path, f"iter_000000{step}", tuple(f"mp_rank_0{rank}/model_optim_rng.pt" for rank in range(4)))
+    put(tmp_path, {"latest_checkpointed_iteration.txt": b"8"})
+    assert inspect(tmp_path).step == 8
+    (tmp_path / "iter_0000008/mp_rank_03/model_optim_rng.pt").unlink()
+    (tmp_path / "iter_0000008/mp_rank_03").rmdir()
+    seen = inspect(tmp_path)
+    assert seen.step == 7
+    assert seen.json["checkpoints"][0]["missing_ranks"] == [3]
+    assert look(tmp_path, every=False).resume == look(tmp_path).resume
+
+
+def test_megatron_distributed_optimizer_missing_on_every_rank(tmp_path: Path) -> None:
+    names = tuple(f"mp_rank_0{rank}/{file}" for rank in (0, 1) for file in ("model_optim_rng.pt", "distrib_optim.pt"))
+    save(tmp_path, "iter_0000007", names)
+    save(tmp_path, "iter_0000008", names, without=tuple(name for name in names if "distrib" in name))
+    assert "distrib_optim.pt is missing" in inspect(tmp_path).invalid["iter_0000008"]
+
+
+@pytest.mark.parametrize(("kilobytes", "step"), [(100, 1), (134, 2)])
+def test_deepspeed_fewer_ranks(tmp_path: Path, kilobytes: int, step: int) -> None:
+    """4 ranks, then 3: with the same share each one is lost; with a larger one the run goes on with fewer."""
+    for number, count, size in ((1, 4, 100), (2, 3, kilobytes)):
+        names = [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(count)]
+        put(tmp_path, {f"global_step{number}/{name}": zip_bytes(bytes([1]) * 1024 * size) for name in names})
+        put(tmp_path, {f"global_step{number}/mp_rank_00_model_states.pt": real})
+    put(tmp_path, {"latest": b"global_step2"})
+    assert inspect(tmp_path).step == step
+
+
+def test_deepspeed_stage_3_optimizer_of_the_highest_rank(tmp_path: Path) -> None:
+    names = tuple(f"zero_pp_rank_{r}_mp_rank_00_{kind}_states.pt" for r in (0, 1) for kind in ("model", "optim"))
+    save(tmp_path, "global_step1", names, without=("zero_pp_rank_1_mp_rank_00_optim_states.pt",))
+    seen = inspect(tmp_path)
+    assert "optimizer states of data-parallel rank 1 are missing" in seen.invalid["global_step1"]
+
+
+def test_one_checkpoint_of_accelerate_given_itself(tmp_path: Path) -> None:
+    save(tmp_path, "step_7", ACCELERATE)
+    assert inspect(tmp_path, "step_7").step == 7
