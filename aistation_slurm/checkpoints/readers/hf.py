@@ -23,7 +23,7 @@ __all__ = ["NAME", "find", "judge"]
 
 NAME = "hf"
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})")
-_ACCELERATE = re.compile(r"checkpoint_(?P<step>\d{1,18})|step_(?P<at>\d{1,18})|epoch_(?P<epoch>\d{1,18})")
+_ACCELERATE = re.compile(r"checkpoint_(\d{1,18})|step_(\d{1,18})|epoch_(?P<epoch>\d{1,18})")
 _PEEKED = 16
 _WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)(?:[-.][\w.-]*)?\.(?:safetensors|bin)")
 _OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.(?:pt|bin)")
@@ -51,8 +51,8 @@ def find(folder: Folder) -> Found:
     match = _CHECKPOINT.fullmatch(name)
     if match and not found.candidates and (STATE in folder.files or _weights(folder)):
         found.candidates.append(Candidate(folder.path, parent, NAME, int(match[1]), tag=name))
-    elif not found.candidates and _ACCELERATE.fullmatch(name) and _is_accelerate(folder.path):
-        found.candidates.append(_named_by_accelerate(folder.path, parent, name, None))
+    elif not found.candidates and (own := _ACCELERATE.fullmatch(name)) and _is_accelerate(folder.path):
+        found.candidates.append(_named_by_accelerate(own, folder.path, parent, None))
     return found
 
 
@@ -72,18 +72,18 @@ def _accelerate(folder: Folder, names: Iterable[str]) -> list[Candidate]:
     """
     candidates: list[Candidate] = []
     for name in names:
-        if _ACCELERATE.fullmatch(name):
-            candidates.append(_named_by_accelerate(folder.child(name), folder.path, name, folder.dangling.get(name)))
+        match = _ACCELERATE.fullmatch(name)
+        if match:
+            candidates.append(_named_by_accelerate(match, folder.child(name), folder.path, folder.dangling.get(name)))
     newest = sorted(candidates, key=lambda c: (c.step or 0, c.number), reverse=True)[:_PEEKED]
     return candidates if any(_is_accelerate(c.path) for c in newest) else []
 
 
-def _named_by_accelerate(path: str, root: str, name: str, link: Optional[str]) -> Candidate:
-    match = _ACCELERATE.fullmatch(name)
-    groups = match.groupdict() if match else {}
-    if groups.get("epoch"):
-        return Candidate(path, root, NAME, None, name, "epoch", int(groups["epoch"]), link)
-    return Candidate(path, root, NAME, int(groups.get("step") or groups["at"]), name, link=link)
+def _named_by_accelerate(match: re.Match[str], path: str, root: str, link: Optional[str]) -> Candidate:
+    number = int(match[match.lastindex or 0])
+    if match.lastgroup == "epoch":
+        return Candidate(path, root, NAME, None, match[0], "epoch", number, link)
+    return Candidate(path, root, NAME, number, match[0], link=link)
 
 
 def _is_accelerate(path: str) -> bool:
