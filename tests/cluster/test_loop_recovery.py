@@ -89,9 +89,7 @@ def test_a_requeue_after_our_drain_is_sped_up_with_the_node_excluded(cluster: Cl
     job = cluster.show_job(job_id)
     assert took < STOCK_DELAY_S / 3
     assert job["ExcNodeList"] == nodes[1]
-    assert job["Comment"].startswith(
-        f"my first run [ais: restart 1 away from {nodes[1]}: ais:gpu.lost GPU3"
-    )
+    assert job["Comment"].startswith(f"my first run [ais: restart 1 away from {nodes[1]}: ais:gpu.lost GPU3")
     assert "attempt=1 act=start" in job["AdminComment"]
     assert cluster.node(nodes[1])["reason"] == OURS
     print(f"requeue to running again: {took:.1f} s")
@@ -225,7 +223,10 @@ def test_the_restart_limit_holds_the_job_so_that_its_user_can_release_it(cluster
     cluster.run(["scontrol", "requeue", str(job_id)])
     cluster.wait_for(lambda: cluster.show_job(job_id)["Reason"] == "JobHeldUser", 60, "the job is held")
     job = cluster.show_job(job_id)
-    assert f"[ais: held: the job asked for no restart (--ais-max-restarts=0); last: {nodes[0]}: ais:gpu.lost" in job["Comment"]
+    assert (
+        f"[ais: held: the job asked for no restart (--ais-max-restarts=0); last: {nodes[0]}: ais:gpu.lost"
+        in job["Comment"]
+    )
     cluster.run(["scontrol", "release", str(job_id)], user="alice")
     assert cluster.show_job(job_id)["Priority"] != "0"
 

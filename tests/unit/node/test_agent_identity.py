@@ -87,7 +87,9 @@ def test_the_agent_adopts_slurms_drain_for_a_job_that_the_gate_refused(node: Sim
     assert tags.refusals_of(slurm.by_name["gpu1"].comment) == ((42, 1000),)
     assert slurm.made("drain") == []
     assert slurm.made("requeue") == ["requeue 7"]
-    assert not any("fault=" in call for call in slurm.made("update")), "the node's reason tells the watchdog"
+    assert [call for call in slurm.made("update") if "fault=" in call and "update 7 " in call], (
+        "each job carries its fault"
+    )
 
 
 def test_a_silent_controller_delays_the_adoption_and_nothing_else(

@@ -168,12 +168,17 @@ def test_a_library_that_crashes_or_blocks_costs_one_look(make: Make, monkeypatch
         hanging.jobs()
 
 
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return any("pyslurm_worker" in word for word in process.cmdline())
+    except psutil.Error:  # another test's, which has ended
+        return False
+
+
 def test_no_child_stays(make: Make) -> None:
     slurm = make()
     slurm.jobs()
-    (child,) = (
-        child for child in psutil.Process().children() if any("pyslurm_worker" in word for word in child.cmdline())
-    )
+    (child,) = (child for child in psutil.Process().children() if is_worker(child))
     slurm.close()
     deadline = time.monotonic() + 30
     while child.is_running() and time.monotonic() < deadline:

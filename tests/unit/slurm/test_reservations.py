@@ -81,7 +81,8 @@ NICE = [
 
 @pytest.mark.parametrize(("printed", "nice"), NICE)
 def test_a_jobs_reservation_and_nice(printed: str, nice: int) -> None:
-    row = f'{{"job_id": 7, "job_state": "PENDING", "resv_name": "ais-7", "nice": {printed}, "tasks": 8, "tasks_per_node": 2, "cpus_per_task": 3}}'
+    shape = '"tasks": 8, "tasks_per_node": 2, "cpus_per_task": 3'
+    row = f'{{"job_id": 7, "job_state": "PENDING", "resv_name": "ais-7", "nice": {printed}, {shape}}}'
     (job,) = jobs_from_json(f'{{"jobs": [{row}]}}')
     assert (job.reservation, job.nice) == ("ais-7", nice)
     assert (job.tasks, job.tasks_per_node, job.cpus_per_task) == (8, 2, 3)
