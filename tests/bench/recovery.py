@@ -67,10 +67,13 @@ def measure(
                 future.result()
         finally:
             stop.set()
-    recovery_report.show(console, ways, found, patience_s, _waits())
-    if to is not None:
-        report = recovery_report.as_json(ways, found, patience_s, _waits())
-        to.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            progress.stop()
+            # also where a round broke off: what was measured is not lost
+            if found:
+                recovery_report.show(console, ways, found, patience_s, _waits())
+            if to is not None:
+                report = recovery_report.as_json(ways, found, patience_s, _waits())
+                to.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def _waits() -> dict[str, float]:

@@ -10,20 +10,38 @@ from rich.table import Table
 
 from tests.bench.samples import Sample
 from tests.bench.timeline import Recovery
-from tests.bench.ways import Way
+from tests.bench.ways import DIES, HANGS, SILENT, TRAPS, Way
 
 __all__ = ["as_json", "show"]
 
 AIM_P95_S, AIM_SHARE, AIM_SILENT_S = 5.0, 20.0, 5.0
-GAPS = (
+_PUSHED = (
     ("detected", "fault", "the agent sees the kernel's record"),
     ("drained", "detected", "judged, node drained"),
     ("requeued", "drained", "fault noted in the job, job requeued"),
     ("calm", "requeued", "COMPLETING: SIGTERM, KillWait, epilog (Slurm's)"),
-    ("start_asked", "calm", "start gap (watchdog.start_gap_s, 2 s) and next look"),
+)
+_BACK = (
+    ("start_asked", "calm", "start gap (watchdog.start_gap_s, 2 s) and the next look"),
     ("running", "start_asked", "Slurm's scheduler (sched_min_interval, 2 s), or a free node"),
     ("script", "running", "prolog, job's first command"),
 )
+GAPS = {
+    HANGS: (*_PUSHED, *_BACK),
+    TRAPS: (*_PUSHED, *_BACK),
+    DIES: (
+        ("ended", "fault", "the other ranks end, the job fails"),
+        ("drained", "fault", "the agent judges, node drained"),
+        ("calm", "drained", "steps' ends, epilogs, event; the watchdog requeues"),
+        *_BACK,
+    ),
+    SILENT: (
+        ("down", "fault", "Slurm sees the node DOWN (SlurmdTimeout, its pings)"),
+        ("calm", "down", "Slurm requeues the job, the other nodes let go"),
+        *_BACK,
+    ),
+}
+"""Per fault: step, the one before it, what happens between them."""
 NOTES = (
     "running: Slurm's RUNNING, on other nodes; script: the restarted job's first command, after the prologs.",
     "Stock's script knows of the fault in the same instant, which no site has; AIStation's detection is counted.",
@@ -39,8 +57,13 @@ def _sample(way: str, found: Sequence[Recovery], step: str = "running", fault: O
     return Sample(way if fault is None else f"  {fault}", tuple(one.marks[step] for one in rounds if step in one.marks))
 
 
-def _between(way: str, found: Sequence[Recovery], first: str, second: str) -> Sample:
-    pairs = [one.marks for one in found if one.way == way and second in one.marks and (first in (*one.marks, "fault"))]
+def _between(way: str, found: Sequence[Recovery], first: str, second: str, fault: Optional[str] = None) -> Sample:
+    """Seconds between two steps of the same rounds; ``first`` may be "fault"."""
+    pairs = [
+        one.marks
+        for one in found
+        if one.way == way and fault in (None, one.fault) and second in one.marks and first in (*one.marks, "fault")
+    ]
     return Sample(way, tuple(marks[second] - marks.get(first, 0.0) for marks in pairs))
 
 
@@ -53,8 +76,8 @@ def show(
 ) -> None:
     _show_all(console, ways, found, patience_s)
     for way in ways:
-        if way.aistation:
-            _show_gaps(console, way.name, found)
+        for fault in way.faults if way.aistation else ():
+            _show_gaps(console, way.name, fault, found)
     for line in _verdicts(found, waits):
         console.print(line, highlight=False)
     for note in NOTES:
@@ -80,7 +103,7 @@ def _show_all(console: Console, ways: Sequence[Way], found: Sequence[Recovery], 
             sample, script = (_sample(way.name, found, step, fault) for step in ("running", "script"))
             never = str(sum(one.running is None for one in rounds) or "")
             if not sample.seconds:
-                table.add_row(sample.name, "0", "never", "", "", "", "", "", never)
+                table.add_row(sample.name, "0", "never" if rounds else "not measured", "", "", "", "", "", never)
                 continue
             overtaken = str(sum(one.overtook for one in rounds)) if way.full else ""
             cells = [cell.removesuffix(" s") for cell in sample.row()]
@@ -88,26 +111,20 @@ def _show_all(console: Console, ways: Sequence[Way], found: Sequence[Recovery], 
     console.print(table)
 
 
-def _show_gaps(console: Console, way: str, found: Sequence[Recovery]) -> None:
-    """Where the seconds go: medians of the gaps between steps that followed each other in a round."""
-    silent = any(one.way == way and "down" in one.marks for one in found)
-    gaps: tuple[tuple[str, str, str], ...] = GAPS
-    if silent:
-        gaps = (
-            ("down", "fault", "Slurm sees the node DOWN (SlurmdTimeout, its pings)"),
-            ("requeued", "down", "Slurm requeues the job"),
-            *GAPS[3:],
-        )
-    table = Table("step", "median", "p95", "what", title=f"{way}: where the seconds go")
-    for step, before, what in gaps:
-        sample = _between(way, found, before, step)
+def _show_gaps(console: Console, way: str, fault: str, found: Sequence[Recovery]) -> None:
+    """Where the seconds go: the gaps between steps that followed each other in a round."""
+    table = Table("step", "median", "p95", "what", title=f"{way} ({fault}): where the seconds go")
+    for step, before, what in GAPS[fault]:
+        sample = _between(way, found, before, step, fault)
         if sample.seconds:
-            table.add_row(f"{before} -> {step}", f"{sample.median:.2f}", f"{sample.percentile(0.95):.2f}", f"{what}")
+            low, high = sample.median, sample.percentile(0.95)
+            table.add_row(f"{before} -> {step}", f"{low:.2f}", f"{high:.2f}", what)
     freed = Sample("freed", tuple(one.after_freed for one in found if one.way == way and one.after_freed is not None))
     if freed.seconds:
         what = "after the last backlog job that ended"
         table.add_row("node freed -> running", f"{freed.median:.2f}", f"{freed.percentile(0.95):.2f}", what)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
 
 
 def _figures(found: Sequence[Recovery], waits: dict[str, float]) -> dict[str, Optional[float]]:

@@ -13,8 +13,9 @@ from typing import Any, Optional
 
 __all__ = ["STEPS", "Recovery", "agent_detected", "ended_jobs", "read_log", "slurm_marks"]
 
-STEPS = ("detected", "drained", "down", "requeued", "calm", "start_asked", "running", "script")
-"""In order. calm: COMPLETING is over, the job is PENDING. script: the restarted job's first command."""
+STEPS = ("ended", "detected", "drained", "down", "requeued", "calm", "start_asked", "running", "script")
+"""In order. ended: the job failed by itself. calm: COMPLETING is over, the job is PENDING.
+script: the restarted job's first command."""
 _STAMP = re.compile(r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{3})\] (.*)$")
 _AGENT = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) aistation agent: kernel: ")
 _ENDED = re.compile(r"^_job_complete: JobId=(\d+) done")
@@ -79,8 +80,9 @@ def slurm_marks(lines: Sequence[Line], job_id: int, node: str) -> tuple[dict[str
     patterns = {
         "drained": re.compile(rf"update_node: node {re.escape(node)} state set to DRAIN"),
         "down": re.compile(rf"error: Nodes {re.escape(node)} not responding, setting DOWN"),
+        "ended": re.compile(rf"_job_complete: {job} done"),
         "requeued": re.compile(
-            rf"(?:job_step_signal: {job} is in state COMPLETING|requeue job {job} due to|_job_complete: {job}"
+            rf"(?:job_step_signal: {job} is in state COMPLETING|requeue job {job} due to"
             rf"|_slurm_rpc_requeue: {job}|_slurm_rpc_requeue: Requeue of {job}|Requeuing {job})"
         ),
         "calm": re.compile(rf"Requeuing {job}"),
