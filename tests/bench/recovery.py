@@ -97,7 +97,9 @@ def _collect(
                     one.set_up()
                     break
                 except ClusterError as exc:
-                    progress.console.print(f"{way.name}: a round could not be set up: {exc}", highlight=False)
+                    progress.console.print(
+                        f"{way.name}: a round could not be set up: {exc}", highlight=False, markup=False
+                    )
                     if chance == CHANCES - 1:
                         raise
                     one.clean()
