@@ -52,6 +52,10 @@ def tell(campaign: Campaign, violation: Violation) -> str:
         if (not deed.node and not deed.job) or deed.node in nodes or (deed.job and deed.job == violation.job):
             lines.append(f"   {deed}")
     wanted = [f"JobId={violation.job} "] if violation.job else [f"{violation.node} "]
+    if violation.kind == "lost":
+        for words in (("job", str(violation.job)), ("nodes",), ("reservation",)):
+            lines.append(f"-- scontrol show {' '.join(words)}")
+            lines += [f"   {line}" for line in site.try_run("scontrol", "show", *words)[1].splitlines()]
     lines.append("-- slurmctld's log")
     told = [f"   {clock(at)} {line}" for at, line in history.controller_log if any(w in line + " " for w in wanted)]
     lines += told[-60:]
