@@ -18,6 +18,7 @@ import msgspec
 
 from aistation_slurm.checkpoints.layouts import Layout
 from aistation_slurm.errors import ConfigError
+from aistation_slurm.slurm import hostlist
 
 __all__ = ["DEFAULT_PATH", "Config", "Mode", "load"]
 
@@ -338,6 +339,13 @@ class Spares(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     reservation: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")] = "ais-spares"
     after_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """A restarted job waits this long before a spare is lent: free nodes come first."""
+
+    def __post_init__(self) -> None:
+        for text in self.nodes:
+            try:
+                hostlist.expand(text)
+            except hostlist.HostlistError as exc:
+                raise ValueError(f"nodes: {exc}") from exc
 
 
 class CheckpointLayout(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

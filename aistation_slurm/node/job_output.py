@@ -17,10 +17,12 @@ from typing import Any, Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.detectors.job_output import OutputVerdict, judge_output
-from aistation_slurm.errors import AistationError
+from aistation_slurm.errors import AistationError, SlurmUnavailable
 from aistation_slurm.node import jobs
+from aistation_slurm.node.drain import LOCK_WAIT_S
 from aistation_slurm.node.hang_job import WatchedJob, show_job
 from aistation_slurm.node.jobs import JobRecord
+from aistation_slurm.node.lock import DrainLock
 from aistation_slurm.probes.child import Step, run_child
 from aistation_slurm.probes.user import Credentials
 from aistation_slurm.slurm import tags
@@ -35,6 +37,7 @@ DEADLINE_S = 5.0
 SETTLED_S = 10.0
 """An epilog runs while its job is COMPLETING; its exit code may not be known to the controller yet."""
 LOOK_AGAIN_S = 0.5
+"""The first pause; each next one is twice as long."""
 
 
 class EndedJobs:
@@ -72,8 +75,8 @@ def say_what_it_said(config: Config, client: SlurmClient, record: JobRecord, own
     """A line for the log, "" where there is nothing to say. Raises SlurmUnavailable and SlurmRefused."""
     if not record.opted_in or record.uid <= 0 or not own_name:
         return ""
-    watched = _ended(config, record)
-    if watched is None or watched.job.nodes[:1] != (own_name,):
+    watched = _ended(config, record, own_name)
+    if watched is None:
         return ""
     text, error = read_ends(watched.outputs, record.uid)
     if error:
@@ -82,23 +85,36 @@ def say_what_it_said(config: Config, client: SlurmClient, record: JobRecord, own
     if not verdict.kind:
         return ""
     job = watched.job
-    present = next((node.comment for node in client.nodes([own_name]) if node.name == own_name), "")
-    noted = tags.comment_with_said(present, job.job_id, job.restart_cnt, verdict.kind, verdict.rank)
-    client.update_node(own_name, Comment=noted)
+    # the gate, which may be refusing the node's next job this moment, writes to the same field
+    with DrainLock(config.node.state_dir, LOCK_WAIT_S) as held:
+        if not held:
+            raise SlurmUnavailable(f"the node's Comment is being changed for more than {LOCK_WAIT_S:g} s")
+        present = next((node.comment for node in client.nodes([own_name]) if node.name == own_name), None)
+        if present is None or "\ufffd" in present:
+            return "what its output says is not noted: the node's Comment could not be written back as it was"
+        noted = tags.comment_with_said(present, job.job_id, job.restart_cnt, verdict.kind, verdict.rank)
+        client.update_node(own_name, Comment=noted)
     return f"its output tells of {_words(verdict)}"
 
 
-def _ended(config: Config, record: JobRecord) -> Optional[WatchedJob]:
-    """The job where this attempt of it has failed; None for one that did not, or that runs again."""
+def _ended(config: Config, record: JobRecord, own_name: str) -> Optional[WatchedJob]:
+    """The job where this attempt of it has failed; None for one that did not, that runs again, or on all nodes but its first.
+
+    Those ask once: a thousand nodes that wait for their job's end would all ask the one controller.
+    """
     deadline = time.monotonic() + SETTLED_S
+    pause = LOOK_AGAIN_S
     while True:
         watched = show_job(config.slurm, record.job_id)
         if watched is None or watched.job.restart_cnt != record.restart_count:
             return None
+        if watched.job.nodes[:1] != (own_name,):
+            return None
         failed = watched.job.state == "FAILED" or bool(watched.job.exit_code or watched.job.exit_signal)
         if not watched.job.completing or time.monotonic() > deadline:
             return watched if failed and watched.job.finished else None
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(pause)
+        pause *= 2
 
 
 def _words(verdict: OutputVerdict) -> str:

@@ -1,8 +1,8 @@
 """Nodes on which job after job dies at once. Pure, over what the watchdog saw in the last minutes.
 
 A node is one only where the evidence leaves no other reading: several jobs of more than one user failed there quickly,
-nothing ran longer there in the same time, and the same users' jobs did run elsewhere (else it is their script, a full file
-system, or the whole cluster).
+nothing ran longer there in the same time, and the same users' jobs did run elsewhere in that partition (else it is their
+script, a full file system, or the whole cluster; a notebook that runs in another partition proves nothing of them).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class _End:
     time: float
     job_id: int
     user_id: int
+    partition: str
     nodes: tuple[str, ...]
     quick: bool
 
@@ -55,18 +56,20 @@ class Deaths:
                 quick = False
             else:
                 continue  # cancelled, preempted, held: says nothing about a node
-            self._ends[job.job_id, job.start_time] = _End(until, job.job_id, job.user_id, job.nodes, quick)
+            self._ends[job.job_id, job.start_time] = _End(
+                until, job.job_id, job.user_id, job.partition, job.nodes, quick
+            )
         first = now - self._settings.window_s
         self._ends = {key: end for key, end in self._ends.items() if first <= end.time <= now + 1.0}
 
     def suspects(self) -> list[Suspect]:
         """The nodes that fit, the worst first. A job of n nodes that died counts 1/n against each."""
         works = {name for end in self._ends.values() if not end.quick for name in end.nodes}
-        runs_elsewhere = {end.user_id for end in self._ends.values() if not end.quick}
+        runs_elsewhere = {(end.user_id, end.partition) for end in self._ends.values() if not end.quick}
         weight: dict[str, float] = {}
         users: dict[str, set[int]] = {}
         for end in self._ends.values():
-            if not end.quick or end.user_id not in runs_elsewhere:
+            if not end.quick or (end.user_id, end.partition) not in runs_elsewhere:
                 continue
             for name in end.nodes:
                 weight[name] = weight.get(name, 0.0) + 1.0 / len(end.nodes)

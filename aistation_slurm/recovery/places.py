@@ -21,6 +21,8 @@ __all__ = ["Places"]
 
 log = logging.getLogger(__name__)
 
+SEEN_S = 2.0
+"""When many jobs come back at once, one look at the whole cluster serves those of this long."""
 Key = tuple[int, int]
 """Job id and start time of an attempt."""
 
@@ -34,6 +36,9 @@ class Places:
         self._act = act
         self._placed: set[Key] = set()
         self._cleared = False
+        self._over: set[int] = set()
+        """Ended jobs whose reservation is gone: Slurm goes on naming it with them."""
+        self._seen: Optional[tuple[float, list[Job], dict[str, Node]]] = None
 
     def requeued(self, job: Job, record: Record, bad: Sequence[str]) -> None:
         """The job is back in the queue and will be restarted: put it in front, once for each attempt."""
@@ -42,24 +47,30 @@ class Places:
         if not self._act or key in self._placed:
             return
         self._placed.add(key)
-        jobs = self._client.jobs()
-        nodes = {node.name: node for node in self._client.nodes()}
-        fresh = next((other for other in jobs if other.job_id == job.job_id), None)
-        if fresh is None:
-            return
+        jobs, nodes = self._everything()
         now = self._clock.now()
-        grown = elastic.plan_growth(fresh, attempt.nodes, bad, nodes, self._elastic)
+        grown = elastic.plan_growth(job, attempt.nodes, bad, nodes, self._elastic)
         if grown is not None:
             self._note(job, "resized", self._size(grown))
         idle = [name for name in spares.configured(self._spares, nodes) if nodes[name].state == "IDLE"]
-        plan = front.plan_front(fresh, attempt.nodes, bad, nodes, jobs, self._front, now, spares=len(idle))
+        plan = front.plan_front(job, attempt.nodes, bad, nodes, jobs, self._front, now, spares=len(idle))
         if plan is not None:
             self._note(job, "front", front.apply_front(self._client, plan, self._front))
+            self._seen = None  # one more is in front, and nodes are taken
+
+    def _everything(self) -> tuple[list[Job], dict[str, Node]]:
+        now = self._clock.monotonic()
+        if self._seen is None or now - self._seen[0] > SEEN_S:
+            jobs, nodes = self._client.jobs(), {node.name: node for node in self._client.nodes()}
+            self._seen = (self._clock.monotonic(), jobs, nodes)
+        return self._seen[1], self._seen[2]
 
     def look(self, job: Job) -> Optional[float]:
         """At every look at a managed job: give its place up when it is due. Seconds to the next look, None for no hurry."""
         now = self._clock.now()
-        if self._act and front.undo_due(job, now):
+        if self._act and job.job_id not in self._over and front.undo_due(job, now):
+            if job.finished:
+                self._over.add(job.job_id)
             self._note(job, "front", front.undo_front(self._client, job, now))
             return None
         return front.look_s(job, now, self._front)
@@ -80,7 +91,10 @@ class Places:
                 self._note(job, "resized", self._size(shrunk))
         if self._spares.nodes:
             self._lend(jobs, nodes, waiting, now)
-        self._placed = {key for key in self._placed if key[0] in {job.job_id for job in jobs}}
+        present = {job.job_id for job in jobs}
+        self._placed = {key for key in self._placed if key[0] in present}
+        self._over &= {job.job_id for job in jobs if job.finished}
+        self._seen = None  # nothing of this size is kept while nothing happens
 
     def _lend(
         self, jobs: Sequence[Job], nodes: Mapping[str, Node], waiting: Sequence[tuple[Job, Record]], now: float

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Optional
 
 from aistation_slurm.config import Watchdog
 from aistation_slurm.errors import SlurmRefused
@@ -21,8 +20,8 @@ log = logging.getLogger(__name__)
 CHECK = "node.black_hole"
 AGAIN_S = 3600.0
 """A node that somebody gave back is not argued with: said and drained at most once in this time."""
-MOST = 1
-"""Drains per look. More than one black hole at once is more likely something that they share."""
+MOST = 2
+"""Drains of this kind that stand at once, in the whole cluster: more of them are rather something that the nodes share."""
 
 
 class BlackHoles:
@@ -40,20 +39,31 @@ class BlackHoles:
         if self._settings.action == "off":
             return
         self._deaths.see(jobs, now)
-        found = [s for s in self._deaths.suspects() if now - self._said.get(s.node, 0.0) >= AGAIN_S]
-        for suspect in found[:MOST]:
-            node = nodes.get(suspect.node)
-            if node is not None and node.drained:
+        suspects = self._deaths.suspects()
+        if not any(now - self._said.get(s.node, 0.0) >= AGAIN_S for s in suspects):
+            return
+        known = nodes or {node.name: node for node in self._client.nodes()}
+        in_service = [s for s in suspects if s.node in known and not known[s.node].drained]
+        stand = [node.name for node in known.values() if node.drained and node.reason.startswith(f"ais:{CHECK} ")]
+        for suspect in in_service:
+            if now - self._said.get(suspect.node, 0.0) < AGAIN_S:
                 continue
-            text = self._drain(suspect, node) if self._drains else f"looks like a black hole: {suspect.evidence}"
             self._said[suspect.node] = now
+            text = f"looks like a black hole: {suspect.evidence}"
+            if self._drains and len(in_service) > 1:
+                text += f"; not drained, since {len(in_service)} nodes do: something that they share is likelier"
+            elif self._drains and len(stand) >= MOST:
+                text += (
+                    f"; not drained, since {', '.join(sorted(stand))} are for this already: look for what they share"
+                )
+            elif self._drains:
+                text = self._drain(suspect, known[suspect.node])
             log.warning("%s: %s", suspect.node, text)
             self._journal.note(now, "black_hole", text, node=suspect.node)
 
-    def _drain(self, suspect: Suspect, node: Optional[Node]) -> str:
+    def _drain(self, suspect: Suspect, node: Node) -> str:
         finding = Finding(CHECK, Status.FAIL, "", suspect.evidence, Action.INSPECT)
-        boot = str(node.boot_time) if node is not None else ""
-        reason = drain_reason(finding, node=suspect.node, boot_id=boot)
+        reason = drain_reason(finding, node=suspect.node, boot_id=str(node.boot_time))
         try:
             result = drain_node(self._client, suspect.node, reason, self._state_dir)
         except (SlurmRefused, OSError) as exc:

@@ -7,12 +7,12 @@ done. A requeue is keyed by job and start time of the attempt; it is sent only a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.config import Config
-from aistation_slurm.errors import AistationError, JournalError, JournalLost, SlurmRefused, SlurmUnavailable
+from aistation_slurm.errors import JournalError, JournalLost, SlurmError, SlurmRefused, SlurmUnavailable
 from aistation_slurm.recovery import events
 from aistation_slurm.recovery.actor import Actor
 from aistation_slurm.recovery.adopt import unknown_attempt
@@ -164,12 +164,13 @@ class Watchdog:
         self._told_runs = {key for key in self._told_runs if key[0] in present}
         for job in managed:
             self._step_alone(job)
-        self._places.poll(jobs, self._nodes, self._waiting(managed))
+        self._aside("places", lambda: self._places.poll(jobs, self._nodes, self._waiting(managed)))
         for job_id in open_jobs - present:
             self._journal.forget(job_id)
         now = self._clock.now()
-        self._black_holes.look(jobs, self._nodes, now)
-        expire(self._client, self._journal, managed, now, self._config.exclusion_s, act=self._enforce)
+        kept_s = self._config.exclusion_s
+        self._aside("black holes", lambda: self._black_holes.look(jobs, self._nodes, now))
+        self._aside("exclusions", lambda: expire(self._client, self._journal, managed, now, kept_s, act=self._enforce))
 
     def _waiting(self, managed: Iterable[Job]) -> list[tuple[Job, Record]]:
         """Jobs that were restarted and have not started yet."""
@@ -204,10 +205,19 @@ class Watchdog:
         """One job's step; a defect that one job brings out must not keep all the others from their recovery."""
         try:
             self._step(job, self._nodes)
-        except AistationError:
-            raise  # Slurm or the journal: concerns every job, and the loop knows what to do
+        except (SlurmError, JournalError):
+            raise  # concerns every job, and the loop knows what to do
         except Exception:
             log.exception("job %s: unexpected; left alone until the next look, the other jobs go on", job.argument)
+
+    def _aside(self, what: str, work: Callable[[], None]) -> None:
+        """What only improves a recovery: a defect in it must not end the watchdog."""
+        try:
+            work()
+        except (SlurmError, JournalError):
+            raise
+        except Exception:
+            log.exception("%s: unexpected; left out until the next look at everything", what)
 
     def _manages(self, job: Job) -> bool:
         return tags.managed(job.admin_comment) or bool(set(job.partition.split(",")) & set(self._config.partitions))

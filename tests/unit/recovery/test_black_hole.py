@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 
-from aistation_slurm.config import BlackHole
+from aistation_slurm.config import BlackHole, Slurm, Watchdog
 from aistation_slurm.recovery.black_hole import Deaths
-from aistation_slurm.slurm.client import Job
+from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.suspects import BlackHoles
+from aistation_slurm.slurm.cli_backend import CliBackend
+from aistation_slurm.slurm.client import Job, Node
 
 NOW = 10_000.0
 
@@ -58,3 +64,68 @@ def test_what_slurm_has_forgotten_still_counts_within_the_window() -> None:
     assert suspect.evidence == "4 jobs of 2 users failed within 60 s each and none ran longer here in 15 min"
     seen.see([], NOW + 2000)
     assert seen.suspects() == []
+
+
+def test_a_notebook_in_another_partition_proves_nothing_of_broken_jobs() -> None:
+    seen = Deaths(BlackHole())
+    notebooks = [
+        Job(90 + user, "RUNNING", nodes=("cpu1",), user_id=user, start_time=100, partition="cpu") for user in (1, 2)
+    ]
+    seen.see([*deaths("gpu3", [1, 1, 2, 2], partition="gpu"), *notebooks], NOW)
+    assert seen.suspects() == []
+
+
+class Cluster(CliBackend):
+    def __init__(self, *names: str) -> None:
+        super().__init__(Slurm())
+        self.known = {name: Node(name, "IDLE") for name in names}
+
+    def nodes(self, names: Sequence[str] = ()) -> list[Node]:
+        return [self.known[name] for name in names or self.known]
+
+    def drain(self, node: str, reason: str) -> None:
+        self.known[node] = replace(self.known[node], flags=frozenset({"DRAIN"}), reason=reason)
+
+    @property
+    def drained(self) -> list[str]:
+        return [node.name for node in self.known.values() if node.drained]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(*(f"gpu{i}" for i in range(1, 9)))
+
+
+def look(cluster: Cluster, folder: Path, ends: Sequence[str], times: int = 5) -> str:
+    """Looks at quick deaths of two users on each of these nodes, one node more each time; the journal's words."""
+    journal = Journal(folder / "journal.db", "c")
+    watch = BlackHoles(cluster, journal, Watchdog(), str(folder), act=True)
+    for i in range(len(ends) + times):
+        jobs = [job for n, name in enumerate(ends[: i + 1]) for job in deaths(name, [1, 1, 2, 2], first=10 * n)]
+        watch.look([*jobs, ended(91, "ok1", 1, 600), ended(92, "ok1", 2, 600)], dict(cluster.known), NOW + i)
+    told = "\n".join(row["text"] for row in journal.incidents())
+    journal.close()
+    return told
+
+
+def test_one_is_drained_once(cluster: Cluster, tmp_path: Path) -> None:
+    assert look(cluster, tmp_path, ["gpu3"]).count("drained (set)") == 1
+    assert cluster.drained == ["gpu3"]
+
+
+def test_one_after_the_other_is_something_that_they_share(cluster: Cluster, tmp_path: Path) -> None:
+    told = look(cluster, tmp_path, list(cluster.known))
+    assert cluster.drained == ["gpu1", "gpu2"]
+    assert "not drained, since gpu1, gpu2 are for this already" in told
+    look(cluster, tmp_path, list(cluster.known))  # a new process knows it from Slurm
+    assert cluster.drained == ["gpu1", "gpu2"]
+
+
+def test_many_at_once_are_only_reported(cluster: Cluster, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", "c")
+    jobs = [job for n, name in enumerate(cluster.known) for job in deaths(name, [1, 1, 2, 2], first=10 * n)]
+    watch = BlackHoles(cluster, journal, Watchdog(), str(tmp_path), act=True)
+    for i in range(20):
+        watch.look([*jobs, ended(91, "ok1", 1, 600), ended(92, "ok1", 2, 600)], {}, NOW + i)
+    assert cluster.drained == []
+    assert [row["text"].count("8 nodes do") for row in journal.incidents()] == [1] * 8

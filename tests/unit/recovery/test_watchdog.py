@@ -11,10 +11,13 @@ import pytest
 from aistation_slurm.config import Restart, Restarts
 from aistation_slurm.errors import JournalError, SlurmRefused
 from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.places import Places
+from aistation_slurm.recovery.suspects import BlackHoles
 from aistation_slurm.recovery.watchdog import Watchdog
 from aistation_slurm.slurm import tags
 from aistation_slurm.slurm.client import Job, Node
-from tests.unit.recovery.sim import DRAIN, OPTED_IN, SimJob
+from aistation_slurm.slurm.hostlist import HostlistError
+from tests.unit.recovery.sim import DRAIN, OPTED_IN, SimJob, SimNode
 from tests.unit.recovery.world import World
 
 
@@ -871,3 +874,40 @@ def test_a_defect_that_one_job_brings_out_does_not_keep_the_others_from_recovery
     assert odd.requeues == []
     assert "never thought of" in caplog.text
     assert "left alone until the next look" in caplog.text
+
+
+def test_a_defect_beside_the_recovery_does_not_end_the_watchdog(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise HostlistError("never thought of")
+
+    job = world.running()
+    monkeypatch.setattr(Places, "poll", broken)
+    monkeypatch.setattr(BlackHoles, "look", broken)
+    world.sim.drain("gpu2")
+    world.sim.agent_requeues(job)
+    world.run_until(lambda: restarted(job))
+    world.run_for(40)
+    assert "places: unexpected" in caplog.text
+
+
+def test_a_job_that_ends_in_front_is_told_once(world: World) -> None:
+    job = world.running(node_count=4)
+    tag = f"[ais resume=auto max=3 nice=0:-5@{int(world.clock.now()) + 300}]"
+    job.state, job.reservation, job.nice, job.admin_comment = "CANCELLED", f"ais-{job.job_id}", -5, tag
+    world.run_for(300)
+    assert world.text(job).count("no longer in front: the job has ended") == 1
+
+
+def test_many_jobs_that_come_back_at_once_share_the_looks_at_the_whole_cluster(world: World) -> None:
+    for i in range(5, 45):
+        world.sim.nodes[f"gpu{i}"] = SimNode(f"gpu{i}")
+    jobs = [world.sim.submit(node_count=1) for _ in range(20)]
+    world.run_for(35)
+    before = len(world.sim.calls)
+    for job in jobs:
+        world.sim.drain(job.nodes[0])
+        world.sim.agent_requeues(job)
+    world.run_until(lambda: all(map(restarted, jobs)))
+    assert sum(call.startswith("sinfo") for call in world.sim.calls[before:]) <= 8
