@@ -26,6 +26,7 @@ from aistation_slurm.slurm.client import Job, Node
 __all__ = ["Limits", "Step", "StepKind", "decide", "excluded", "readmit"]
 
 COMPLETING_LOOK_S = 0.3
+EVIDENCE_LOOK_S = 1.0
 FOREIGN_BEGIN_S = 900
 """Slurm's own delay of a requeued job is 121 s, or a little over AuthInfo's cred_expire; a later begin time is someone's."""
 
@@ -177,7 +178,11 @@ def _leave(job: Job, attempt: Attempt, verdict: Verdict, now: float) -> Step:
     """Not a fault of the machine, as far as is known now: a finding may still come for a while after a failure."""
     late = attempt.ended is not None and now > attempt.ended + LATE_EVIDENCE_S
     final = job.finished and (verdict.cause is not Cause.USER or late)
-    return Step(StepKind.NOTHING, verdict.text, final=final)
+    if final or job.state != "FAILED" or attempt.ended is None:
+        return Step(StepKind.NOTHING, verdict.text, final=final)
+    # a rank often dies before its node's agent has judged: soon at first, not at the slow poll
+    again_s = max(EVIDENCE_LOOK_S, (now - attempt.ended) / 2)
+    return Step(StepKind.NOTHING, verdict.text, again_s=again_s)
 
 
 def _patience(attempt: Attempt, now: float) -> float:

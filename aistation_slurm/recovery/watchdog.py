@@ -41,6 +41,7 @@ MANY = 3
 REFUSALS_MAX = 5
 LATE_RETRY_S = 1.0
 RESTART_LOOK_S = 4.0
+COMPLETING_AGAIN_S = 1.0
 CLOCK_SLACK_S = 1.0
 DAY_S = 86400.0
 _START_UP = {
@@ -307,7 +308,8 @@ class Watchdog:
         attempt, calm_since = self._end_seen(job, record, now)
         verdict = self._attribute(job, attempt, record, nodes)
         if verdict.cause is Cause.NONE:
-            return None
+            # 22.05 does not say how a job ended while it is COMPLETING, and its event came before: not left to the slow poll
+            return COMPLETING_AGAIN_S if job.completing else None
         limits = self._limits(job, record)
         step = decide(job, attempt, verdict, limits, now, nodes, calm_since)
         if step.kind is not StepKind.WAIT:

@@ -98,6 +98,19 @@ def test_when_an_attempt_is_settled(verdict: Verdict, state: str, ended: float, 
     assert (step.kind, step.final) == (StepKind.NOTHING, final)
 
 
+def test_a_failure_without_a_known_fault_is_looked_at_again_soon_then_seldom() -> None:
+    """The rank died first, and the node's agent judges only now."""
+    verdict = Verdict(Cause.USER, {}, "x")
+    waits = []
+    for waited in (0, 10, 40):
+        step = decide(job("FAILED"), replace(ATTEMPT, ended=NOW - waited), verdict, LIMITS, NOW, NODES, None)
+        assert (step.kind, step.final) == (StepKind.NOTHING, False)
+        waits.append(step.again_s)
+    assert waits == [1.0, 5.0, 20.0]
+    over = decide(job("FAILED"), replace(ATTEMPT, ended=NOW - 61), verdict, LIMITS, NOW, NODES, None)
+    assert (over.final, over.again_s) == (True, None)
+
+
 @pytest.mark.parametrize(("ahead_s", "start_now"), [(121, True), (600, True), (901, False), (86400, False)])
 def test_someones_begin_time_is_kept(ahead_s: int, start_now: bool) -> None:
     step = decide(job(eligible_time=int(NOW) - 10 + ahead_s), ATTEMPT, FAULT, LIMITS, NOW, NODES, NOW - 9)

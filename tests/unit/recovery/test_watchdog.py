@@ -56,6 +56,25 @@ def test_the_watchdog_is_second_when_the_agent_does_not_act(world: World) -> Non
     assert "gpu1" not in job.nodes
 
 
+@pytest.mark.parametrize("late_s", [0.4, 5.0])
+@pytest.mark.parametrize("completing_s", [0.0, 3.0])
+def test_a_job_that_failed_before_its_nodes_agent_judged_does_not_wait_for_the_slow_poll(
+    world: World, late_s: float, completing_s: float
+) -> None:
+    """The rank dies of the lost GPU, and the drain comes after the event of the job's end."""
+    job = world.running()
+    world.run_for(2)
+    world.sim.script_ends(job, 134)
+    job.completing_until = world.clock.now() + completing_s if completing_s else None
+    failed = world.clock.now()
+    world.run_for(late_s)
+    world.sim.drain("gpu2")
+    world.run_until(lambda: restarted(job))
+    # a look after at most half of the time waited or 1 s, 1.5 s of COMPLETING after the requeue and the start gap of 2 s
+    assert world.clock.now() - failed < max(late_s, completing_s) * 1.5 + 1.5 + 1.5 + 2.0 + 1.0
+    assert (len(job.requeues), "gpu2" in job.nodes) == (1, False)
+
+
 def test_a_requeue_by_the_agent_within_its_grace_is_not_doubled(world: World) -> None:
     job = world.running()
     world.sim.drain("gpu1")
