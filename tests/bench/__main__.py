@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.bench import gate, recovery, watchdog
+from tests.bench.ways import all_ways
 
 
 def main() -> None:
@@ -22,6 +23,9 @@ def main() -> None:
         "--silent", type=int, default=5, help="power cuts, and trapped SIGTERMs, with AIStation (default 5)"
     )
     parser.add_argument("--patience", type=float, default=170.0, help="seconds after which a job counts as never back")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="recovery: the ways whose name has this, such as idle"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="recovery: every round's timeline and all figures")
     args = parser.parse_args()
     console = Console()
@@ -31,7 +35,9 @@ def main() -> None:
     if "watchdog" in chosen:
         watchdog.measure(console, args.idle)
     if "recovery" in chosen:
-        recovery.measure(console, args.recoveries, args.best, args.stock, args.silent, args.patience, to=args.json)
+        recovery.measure(
+            console, all_ways(args.recoveries, args.best, args.stock, args.silent, args.only), args.patience, args.json
+        )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Optional
@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tests.bench import recovery_report, timeline
 from tests.bench.timeline import Recovery
-from tests.bench.ways import SILENT, TRAPS, Way, all_ways, break_node
+from tests.bench.ways import SILENT, TRAPS, Way, break_node
 from tests.cluster import Cluster
 from tests.cluster.namespaces import ClusterError
 from tests.cluster.slurm_conf import DEFAULTS
@@ -46,11 +46,8 @@ CHANCES = 3
 """For a job to start before its round; each that does not is printed."""
 
 
-def measure(
-    console: Console, rounds: int, best: int, stock: int, silent: int, patience_s: float, to: Optional[Path] = None
-) -> None:
+def measure(console: Console, ways: Sequence[Way], patience_s: float, to: Optional[Path] = None) -> None:
     """Prints the tables; ``to``: every round's timeline and the figures as JSON."""
-    ways = all_ways(rounds, best, stock, silent)
     found: list[Recovery] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, ThreadPoolExecutor(TOGETHER) as pool:

@@ -63,8 +63,11 @@ def start_now(cluster: Cluster, job_id: int, node: str, patience_s: float = 120)
     raise ClusterError(f"job {job_id} was not requeued within {patience_s:g} s")
 
 
-def all_ways(rounds: int, best: int, stock: int, silent: int) -> list[Way]:
-    """rounds: AIStation with a GPU fault. best: stock with StartTime=now. stock: two minutes each. silent: power cuts."""
+def all_ways(rounds: int, best: int, stock: int, silent: int, only: str = "") -> list[Way]:
+    """rounds: AIStation with a GPU fault. best: stock with StartTime=now. stock: two minutes each. silent: power cuts.
+
+    only: those whose name has this.
+    """
     gpu = (HANGS, DIES)
     ways = [
         Way("AIStation, idle", gpu, rounds, aistation=True),
@@ -79,4 +82,4 @@ def all_ways(rounds: int, best: int, stock: int, silent: int) -> list[Way]:
         Way("stock default, full: script requeues", (HANGS,), stock, full=True, default=True, repair=requeue_at_once),
         Way("stock default, silent node", (SILENT,), stock, default=True),
     ]
-    return [way for way in ways if way.rounds]
+    return [way for way in ways if way.rounds and only in way.name]
