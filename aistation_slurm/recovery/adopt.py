@@ -35,7 +35,7 @@ def unknown_attempt(job: Job, nodes: Mapping[str, Node], now: float, known_until
             (time, node.name)
             for node in nodes.values()
             for job_id, time in tags.refusals_of(node.comment)
-            if job_id == job.job_id and after < time <= now + SAME_START_S
+            if job_id == job.job_id and time > after  # by the node's clock: this one may be behind
         ]
         if not refused:
             return None

@@ -210,7 +210,8 @@ def _choose(
     kept = [name for name in fit if name in ran_on]
     # a reserved node is somebody's, unless the job itself held it: then it is kept for it already
     free = {name: node for name, node in fit.items() if name in kept or not node.flags & RESERVED}
-    need = max(job.node_count, 1)
+    # of a job that is COMPLETING Slurm counts only the nodes that it still waits for
+    need = max(job.node_count, len(ran_on) if job.completing else 1, 1)
     idle = [name for name, node in free.items() if name not in kept and node.state == "IDLE"]
     if len(kept) + len(idle) >= need:
         return tuple(kept + idle[: max(need - len(kept), 0)]), tuple(kept)

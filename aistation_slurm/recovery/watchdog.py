@@ -16,7 +16,7 @@ from aistation_slurm.errors import JournalError, JournalLost, SlurmError, SlurmR
 from aistation_slurm.recovery import events
 from aistation_slurm.recovery.actor import Actor
 from aistation_slurm.recovery.adopt import unknown_attempt
-from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attribute
+from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attribute, bad_nodes
 from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.exclusions import expire
 from aistation_slurm.recovery.journal import Journal, Record
@@ -244,6 +244,9 @@ class Watchdog:
             record = self._adopted(job, record, nodes)
             if record is None:
                 return
+        elif record.state == "ended" and job.held_by_failed_launch and not bad_nodes(record.attempt, nodes, runs=False):
+            # an attempt that was left alone (requeued by a person), then one that was neither seen nor told
+            record = self._adopted(job, record, nodes) or record
         again_s = self._judge(job, record, nodes)
         if again_s is not None:
             self._due[job.job_id] = self._clock.monotonic() + again_s

@@ -54,7 +54,8 @@ def slurm(cluster: Cluster) -> Iterator[CliBackend]:
             cluster.run(["scontrol", "delete", f"ReservationName={left.name}"], check=False)
         return backend.reservations() == []
 
-    cluster.run(["scancel", "--user=alice,bob"], check=False)
+    for user in ("alice", "bob"):
+        cluster.run(["scancel", f"--user={user}"])
     cluster.wait_for(gone, 60, "every reservation to be gone")  # a reserved node would not count as idle
     cluster.reset()
 

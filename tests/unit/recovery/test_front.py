@@ -100,6 +100,13 @@ CHOICES: list[tuple[str, Job, dict[str, Any], tuple[str, ...]]] = [
     ("not somebody's reserved node", job(), {"gpu3": {"flags": RESERVED}}, ("gpu1", "gpu4", "gpu5")),
     ("its own kept one, reserved", job(), {"gpu1": {"flags": RESERVED}}, ("gpu1", "gpu3", "gpu4", "gpu5")),
     ("not another kind", job(), {"gpu3": {"gres": "gpu:4"}}, ("gpu1", "gpu4", "gpu5")),
+    # Slurm counts the nodes that it still waits for: one more and the reservation would hold gpu1 alone
+    (
+        "while its last nodes are COMPLETING",
+        job(node_count=1, flags=("COMPLETING",)),
+        {"gpu4": {"state": "IDLE"}},
+        ("gpu1", "gpu4"),
+    ),
     ("not an excluded one", job(excluded_nodes=("gpu5",)), {}, ("gpu1", "gpu3", "gpu4")),
     ("none idles for a job that cannot start", job(node_count=5), {}, ()),
     ("but with a spare it can", job(node_count=5), {"spares": 1}, ("gpu1", "gpu3", "gpu4", "gpu5")),

@@ -434,6 +434,22 @@ def test_a_refused_job_whose_event_was_lost_is_found_by_its_nodes_word(world: Wo
     assert "gate.refused" in world.text(job)
 
 
+def test_a_refusal_that_was_not_told_after_a_requeue_by_hand(world: World) -> None:
+    """The older attempt was left alone and is still the last that the journal knows."""
+    job = world.running()
+    world.sim.agent_requeues(job)  # by hand
+    world.run_for(90)
+    world.sim.spool = None
+    world.watchdog = None  # it is down while the job starts and is refused
+    world.clock.sleep(60)
+    assert job.state == "RUNNING"
+    world.sim.prolog_fails(job, "gpu1", reason="memory test tomorrow")
+    # and the node's clock is ahead of the controller's
+    world.sim.nodes["gpu1"].comment = f"[ais refused={job.job_id}@{int(world.clock.now()) + 90}]"
+    world.run_until(lambda: bool(job.releases) and job.state == "RUNNING", within_s=120)
+    assert (job.releases, "gpu1" in job.nodes) == (1, False)
+
+
 def test_a_job_of_another_controllers_watchdog_is_taken_over(world: World) -> None:
     """No journal, no event: the agent's note in the job says why it is in the queue."""
     world.sim.spool = None
