@@ -10,15 +10,15 @@
 --     aistation.decisions_path = "/var/lib/aistation/decisions"     the placement decision table; "" for none
 --
 -- It looks up, it does not think, and it never refuses a job: whatever goes wrong, the job passes and slurmctld's log gets
--- one line. slurmctld holds its locks meanwhile: no process is started, and no file is read but the small table, which has
--- to be a plain file in a folder that only root or SlurmUser can write (plain Lua cannot see an owner, and a FIFO would
--- block). slurmctld looks at job_submit.lua alone: `touch` that file after a change of this one.
+-- one line. slurmctld holds its locks meanwhile: no process is started, and no file is read but the small table. Plain Lua
+-- cannot see an owner: the table is opened for update, which SlurmUser may do with its own files (and nothing is written).
+-- slurmctld looks at job_submit.lua alone: `touch` that file after a change of this one.
 --
 -- Written for Lua 5.1, which Slurm loads in Debian's builds; also runs on 5.3 and 5.4.
 
 local aistation = { decisions_path = "/var/lib/aistation/decisions" }
 
-local TABLE_BYTES_MAX = 1024 * 1024
+local TABLE_BYTES_MAX = 64 * 1024 -- read and checked within slurmctld's locks: a few milliseconds
 local CLOCK_SKEW_S = 300
 
 -- ---- what a user may ask for: the same words and bounds as in spank_aistation.c -----------------------------------------
@@ -123,30 +123,73 @@ local function opt_in(job, wanted)
   end
 end
 
--- ---- the decision table: `aistation-decisions 1 <unix time> <ttl s>`, then `<partition> <nodes> <switches> <wait s>` ----
+-- ---- the decision table: what `aistation placement publish` writes (aistation_slurm/placement/table.py) -------------------
+--
+--     aistation-decisions 2 <unix time> <ttl s> <adler32 of all that follows>
+--     partition <name> <nodes> <clean> <gpus a node> <avoid>
+--     <first>-<last> <per> <plus> <wait s>
+--     ...
+--
+-- A job of first..last nodes may span ceil(nodes / per) + plus leaf switches and waits so long for so few. avoid: the nodes
+-- that jobs of several nodes keep off, "-" for none; clean: the most nodes for which there surely are enough others.
 
--- Text of a table -> { time =, ttl =, rows = { ["gpu 16"] = { switches =, wait_s = } } }, or nil and why it is not one.
+local function adler32(text, from)
+  local byte, low, high = string.byte, 1, 0
+  local last = #text
+  local at = from
+  while at + 7 <= last do
+    local a, b, c, d, e, f, g, h = byte(text, at, at + 7)
+    high = high + 8 * low + 8 * a + 7 * b + 6 * c + 5 * d + 4 * e + 3 * f + 2 * g + h
+    low = low + a + b + c + d + e + f + g + h
+    if high > 4e12 then low, high = low % 65521, high % 65521 end
+    at = at + 8
+  end
+  while at <= last do
+    low = low + byte(text, at)
+    high = high + low
+    at = at + 1
+  end
+  return (high % 65521) * 65536 + low % 65521
+end
+
+local function partition_line(line)
+  local name, nodes, clean, gpus, avoid = string.match(line, "^partition (%S+) (%d+) (%d+) (%d+) ([%w_%.,%[%]-]+)$")
+  nodes, clean, gpus = whole(nodes, 0, 999999), whole(clean, 0, 999999), whole(gpus, 0, 9999)
+  if not (nodes and clean and gpus) then return nil end
+  return name, { nodes = nodes, clean = clean, gpus = gpus, avoid = avoid ~= "-" and avoid or nil, rows = {} }
+end
+
+local function row_line(line)
+  local first, final, per, plus, wait = string.match(line, "^(%d+)%-(%d+) (%d+) (%d+) (%d+)$")
+  first, final, per = whole(first, 1, 999999), whole(final, 1, 999999), whole(per, 1, 999999)
+  plus, wait = whole(plus, 0, 999999), whole(wait, 0, 604800)
+  if not (first and final and per and plus and wait) or final < first then return nil end
+  return { first = first, last = final, per = per, plus = plus, wait_s = wait }
+end
+
+-- Text of a table -> { time =, ttl =, partitions = { gpu = {...} } }, or nil and why it is not one.
 function aistation.parse_decisions(text)
-  if string.sub(text, -1) ~= "\n" then return nil, "its last line is cut short" end
-  local result
-  local number = 0
-  for line in string.gmatch(text, "([^\n]*)\n") do
+  local header = string.match(text, "^[^\n]*\n")
+  local time, ttl, sum = string.match(header or "", "^aistation%-decisions 2 (%d+) (%d+) (%d+)\n$")
+  if time == nil or #time > 12 or #ttl > 9 or #sum > 10 then
+    return nil, "its first line is not `aistation-decisions 2 <unix time> <ttl s> <adler32>`"
+  end
+  if adler32(text, #header + 1) ~= tonumber(sum) then return nil, "its sum does not match: it is cut short or was changed" end
+  local result = { time = tonumber(time), ttl = tonumber(ttl), partitions = {} }
+  local number, rows, free_from = 1, nil, 1
+  for line in string.gmatch(string.sub(text, #header + 1), "([^\n]*)\n") do
     number = number + 1
-    if number == 1 then
-      local time, ttl = string.match(line, "^aistation%-decisions 1 (%d+) (%d+)$")
-      if time == nil or #time > 12 or #ttl > 9 then
-        return nil, "its first line is not `aistation-decisions 1 <unix time> <ttl s>`"
-      end
-      result = { time = tonumber(time), ttl = tonumber(ttl), rows = {} }
+    local row = rows and row_line(line)
+    if row then
+      if row.first < free_from then return nil, string.format("line %d overlaps the one before", number) end
+      rows[#rows + 1] = row
+      free_from = row.last + 1
     else
-      local partition, nodes, switches, wait = string.match(line, "^([%w_%.%-]+) (%d+) (%d+) (%d+)$")
-      nodes, switches, wait = whole(nodes, 1, 999999), whole(switches, 1, 999999), whole(wait, 0, 604800)
-      if not (nodes and switches and wait) then
-        return nil, string.format("line %d is not `<partition> <nodes> <switches> <wait s>`", number)
-      end
-      local key = string.format("%s %d", partition, nodes)
-      if result.rows[key] then return nil, string.format("line %d is there twice (%s)", number, key) end
-      result.rows[key] = { switches = switches, wait_s = wait }
+      local name, partition = partition_line(line)
+      if name == nil then return nil, string.format("line %d is neither a partition nor a row", number) end
+      if result.partitions[name] then return nil, string.format("line %d: partition %s is there twice", number, name) end
+      result.partitions[name] = partition
+      rows, free_from = partition.rows, 1
     end
   end
   return result
@@ -156,14 +199,14 @@ local last = {} -- of the table: its path, size and first line, and what came of
 local said -- the last complaint, so that a table which stays missing costs one line and not one a job
 
 local function read_decisions(path)
-  local file = io.open(path, "r")
-  if file == nil then return nil, "there is none" end
+  local file = io.open(path, "r+")
+  if file == nil then return nil, "there is none that SlurmUser owns" end
   local size = file:seek("end") or -1
-  file:seek("set", 0)
   if size < 0 or size > TABLE_BYTES_MAX then
     file:close()
-    return nil, "it is not a file of at most 1 MiB"
+    return nil, "it is not a file of at most 64 KiB"
   end
+  file:seek("set", 0)
   local first = file:read("*l")
   if last.path ~= path or last.size ~= size or last.first ~= first or first == nil then
     file:seek("set", 0)
@@ -179,7 +222,7 @@ local function read_decisions(path)
   return last.decisions, last.why
 end
 
--- Rows of the table that is in force at `now`, or nil; says why there are none when that changes.
+-- Partitions of the table that is in force at `now`, or nil; says why there are none when that changes.
 local function decisions(now)
   local path = aistation.decisions_path
   if path == nil or path == "" then return nil end
@@ -193,43 +236,175 @@ local function decisions(now)
     said = why
     if why then log("the decision table " .. path .. " is not used: " .. why .. "; jobs pass unchanged") end
   end
-  return found and found.rows
+  return found and found.partitions
 end
 
-local function partition_of(job, part_list)
-  if job.partition ~= nil and job.partition ~= "" then return job.partition end
-  for name, partition in pairs(part_list or {}) do
-    if partition.flag_default == 1 then return partition.name or name end
+-- ---- what the job is ----------------------------------------------------------------------------------------------------
+
+local function given(text) return text ~= nil and text ~= "" end
+local function number_of(value) return not unset(value) and value > 0 and value or nil end
+
+-- "gres:gpu:a100:16" (22.05) or "gres/gpu:16" (since 23.11) -> 16; nil where there are no GPUs in it.
+local function gpus_in(tres)
+  local found
+  for part in string.gmatch(tres or "", "[^,]+") do
+    local rest = string.match(part, "^gres[:/]gpu(.*)$") or string.match(part, "^gpu(.*)$")
+    local count = rest and (string.match(rest, "^[:=](%d+)$") or string.match(rest, "^[:/][^:=]+[:=](%d+)$"))
+    if rest and not count then return nil end -- "gpu:4K", "gpu:a100": not read
+    if count then found = (found or 0) + tonumber(count) end
   end
-  return ""
+  return found
 end
+
+local function cpus_a_node(part_list, name)
+  local partition = part_list and part_list[name]
+  local cpus, nodes = partition and partition.total_cpus, partition and partition.total_nodes
+  if not cpus or not nodes or nodes < 1 or cpus % nodes ~= 0 then return nil end
+  return cpus / nodes
+end
+
+local function at_least(nodes, amount, a_node)
+  if not amount or not a_node or a_node < 1 then return nodes end
+  return math.max(nodes or 1, math.ceil(amount / a_node))
+end
+
+-- The fewest and the most nodes of the job in this partition: as asked, or what its GPUs, tasks and CPUs surely need.
+local function size_of(job, part_list, name, partition)
+  local fewest, most = number_of(job.min_nodes), number_of(job.max_nodes)
+  if fewest then return fewest, most and math.max(most, fewest) or fewest end
+  local tasks, gpus_a_node = number_of(job.num_tasks), gpus_in(job.tres_per_node)
+  if partition.gpus > 0 then gpus_a_node = math.min(gpus_a_node or partition.gpus, partition.gpus) end
+  local gpus_a_task = gpus_in(job.tres_per_task)
+  fewest = at_least(nil, gpus_in(job.tres_per_job), gpus_a_node)
+  if tasks then
+    fewest = at_least(fewest, gpus_a_task and gpus_a_task * tasks, gpus_a_node)
+    fewest = at_least(fewest, tasks, number_of(job.ntasks_per_node))
+    fewest = at_least(fewest, tasks * (number_of(job.cpus_per_task) or 1), cpus_a_node(part_list, name))
+  end
+  return fewest, fewest
+end
+
+local function partitions_of(job, part_list)
+  local names = {}
+  for name in string.gmatch(job.partition or "", "[^,]+") do names[#names + 1] = name end
+  if names[1] then return names end
+  for name, partition in pairs(part_list or {}) do
+    if partition.flag_default == 1 then return { partition.name or name } end
+  end
+  return names
+end
+
+local function row_of(rows, nodes)
+  local low, high = 1, #rows
+  while low <= high do
+    local middle = math.floor((low + high) / 2)
+    local row = rows[middle]
+    if nodes < row.first then
+      high = middle - 1
+    elseif nodes > row.last then
+      low = middle + 1
+    else
+      return row
+    end
+  end
+  return nil
+end
+
+-- What the table has for the job, over all partitions that it may start in: the loosest limit, the shortest wait, all nodes to
+-- avoid. { nodes =, switches =, wait_s =, avoid = , short = true where some partition has too few other nodes }, or nil.
+local function looked_up(job, part_list)
+  local names = partitions_of(job, part_list)
+  local partitions = names[1] and decisions(os.time())
+  if not partitions then return nil end
+  local found, avoid, limited = { nodes = 0 }, {}, true
+  for _, name in ipairs(names) do
+    local partition = partitions[name]
+    if not partition then return nil end
+    local fewest, most = size_of(job, part_list, name, partition)
+    if not fewest or most < 2 then return nil end
+    local row = row_of(partition.rows, most)
+    if row then
+      found.switches = math.max(found.switches or 0, math.ceil(most / row.per) + row.plus)
+      found.wait_s = math.min(found.wait_s or row.wait_s, row.wait_s)
+    else
+      limited = false
+    end
+    found.nodes = math.max(found.nodes, most)
+    found.short = found.short or fewest > partition.clean
+    avoid[#avoid + 1] = partition.avoid
+  end
+  if not limited then found.switches, found.wait_s = nil, nil end
+  found.avoid = avoid[1] and table.concat(avoid, ",")
+  return found
+end
+
+-- ---- placing --------------------------------------------------------------------------------------------------------------
 
 -- Leaf switches that the job may span, and seconds that it waits for so few: (switches, wait_s), or nil to leave it alone.
-local function limit_for(job, part_list, request)
+-- --switches, --nodelist, --constraint, --contiguous and --spread-job are the user's own placement; the parts of a
+-- heterogeneous job start together, so that none of them may wait for itself.
+local function limit_for(job, found, request)
+  if not (unset(job.req_switch) or job.req_switch == 0) then return nil end
   if request and (request.kind ~= "pack" or request.max) then
     return request.max, request.wait_min and request.wait_min * 60
   end
-  local nodes = job.min_nodes
-  if unset(nodes) or not (unset(job.max_nodes) or job.max_nodes == nodes) then return nil end
-  local rows = decisions(os.time())
-  local row = rows and rows[string.format("%s %d", partition_of(job, part_list), nodes)]
-  if not row then return nil end
-  return row.switches, request and request.wait_min and request.wait_min * 60 or row.wait_s
+  if not found or given(job.req_nodes) or given(job.features) or job.contiguous == 1 then return nil end
+  if not unset(job.het_job_offset) then return nil end
+  local spread = slurm.SPREAD_JOB
+  if spread and not unset(job.bitflags) and math.floor(job.bitflags / spread) % 2 == 1 then return nil end
+  return found.switches, request and request.wait_min and request.wait_min * 60 or found.wait_s
+end
+
+-- How the nodes to avoid concern the job: "ours" (they are excluded), "user" (the user's own --exclude stands), or nil.
+-- A job that could not start without them, or whose nodes the user chose, may use them.
+local function exclusion_for(job, found)
+  if not found or given(job.req_nodes) or given(job.features) then return nil end
+  if given(job.exc_nodes) then return "user" end
+  return not found.short and "ours" or nil
+end
+
+-- The segment of AdminComment by which `aistation placement explain`, and the correction of pending jobs, know what was done.
+local function note_of(found, switches, wait_s, kind, avoid)
+  local words = { "ais-place" }
+  if found then words[#words + 1] = string.format("n=%d", found.nodes) end
+  if switches then words[#words + 1] = string.format("s=%d", switches) end
+  if wait_s then words[#words + 1] = string.format("w=%d", wait_s) end
+  if kind == "user" then words[#words + 1] = "x=user" end
+  if kind == "ours" then words[#words + 1] = "x=" .. string.gsub(avoid or "-", "[%[%]]", { ["["] = "{", ["]"] = "}" }) end
+  return "[" .. table.concat(words, " ") .. "]"
+end
+
+local function seconds(wait_s)
+  if not wait_s then return "" end
+  return wait_s % 60 == 0 and string.format(" for up to %d min", wait_s / 60) or string.format(" for up to %d s", wait_s)
 end
 
 local function place(job, part_list, wanted)
-  if not (unset(job.req_switch) or job.req_switch == 0) then return end -- the user's own --switches stands
   local request = wanted.SWITCH and switch_request(wanted.SWITCH)
   if wanted.SWITCH and not request then
     tell("--ais-switch: expected pack, spread or any, then ,max=N and ,wait=MIN where wanted; nothing is changed")
     return
   end
-  local switches, wait_s = limit_for(job, part_list, request)
-  if switches == nil then return end
-  job.req_switch = switches
-  if wait_s then job.wait4switch = wait_s end
-  local patience = wait_s and string.format(" for up to %d s", wait_s) or ""
-  tell(string.format("waits%s for nodes below at most %d leaf switch%s", patience, switches, switches == 1 and "" or "es"))
+  local found
+  if not given(job.reservation) then found = looked_up(job, part_list) end -- its nodes are not those of the partition
+  local switches, wait_s = limit_for(job, found, request)
+  local kind = exclusion_for(job, found)
+  local avoid = kind == "ours" and found.avoid or nil
+  if switches then
+    job.req_switch = switches
+    if wait_s then job.wait4switch = wait_s end
+    local many = switches == 1 and "" or "es"
+    tell(string.format("waits%s for nodes below at most %d leaf switch%s", seconds(wait_s), switches, many))
+  end
+  if avoid then
+    job.exc_nodes = avoid
+    tell("keeps off " .. avoid .. ": degraded fabric, jobs of one node only")
+  end
+  if switches or kind then
+    local theirs = string.gsub(job.admin_comment or "", "%s*%[ais%-place [^%]]*%]", "")
+    local note = note_of(found, switches, wait_s, kind, avoid)
+    job.admin_comment = theirs == "" and note or (theirs .. " " .. note)
+  end
 end
 
 -- ---- Slurm's two hooks ------------------------------------------------------------------------------------------------
@@ -243,7 +418,7 @@ end
 local function submit(job, part_list)
   local wanted = variables(job)
   attempt("and is not managed", opt_in, job, wanted)
-  attempt("without a switch limit", place, job, part_list, wanted)
+  attempt("without placement", place, job, part_list, wanted)
 end
 
 -- Always slurm.SUCCESS.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from aistation_slurm.placement.table import PartitionRow, Row, body, render
 from tests.cluster import Cluster, CommandError, suite
 from tests.cluster.host_root import USERS
 
@@ -290,7 +292,9 @@ def test_the_switch_limit_is_set_and_the_users_own_wins(cluster: Cluster) -> Non
 
 def test_the_decision_table_is_looked_up(cluster: Cluster) -> None:
     table = cluster.disk("ctl") / "var/lib/aistation/decisions"
-    table.write_text(f"aistation-decisions 1 {int(time.time())} 600\ngpu 2 1 120\n", encoding="utf-8")
+    rows = body([PartitionRow("gpu", 4, 4, rows=(Row(2, 2, 2, 0, 120),))])
+    table.write_text(render(rows, int(time.time()), 600), encoding="utf-8")
+    shutil.chown(table, "slurm")
     try:
         two = cluster.submit("true", "--hold", "--nodes=2")
         one = cluster.submit("true", "--hold", "--nodes=1")

@@ -4,7 +4,7 @@
 --     log TEXT    user TEXT    set FIELD=VALUE    return VALUE    fault TEXT (slurmctld's own complaint: the hook raised)
 
 slurm = {
-  SUCCESS = 0, ERROR = -1, FAILURE = -1,
+  SUCCESS = 0, ERROR = -1, FAILURE = -1, SPREAD_JOB = 131072,
   NO_VAL = 4294967294, NO_VAL16 = 65534, NO_VAL8 = 254, INFINITE = 4294967295,
 }
 
@@ -17,7 +17,9 @@ slurm.log_user = say("user")
 slurm.user_msg = function(text) print("user " .. text) end
 
 local READ_ONLY = { spank_job_env = true, spank_job_env_size = true, user_id = true, network = true, argv = true }
-local WRITABLE = { admin_comment = "string", req_switch = "number", wait4switch = "number", requeue = "number" }
+local WRITABLE = {
+  admin_comment = "string", exc_nodes = "string", req_switch = "number", wait4switch = "number", requeue = "number",
+}
 
 local function job_desc(fields)
   return setmetatable({}, {

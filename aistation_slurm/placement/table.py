@@ -1,0 +1,140 @@
+"""The decision table as text, for job_submit.lua, and read back for ``explain``. aistation.lua says the form.
+
+The switch limits of a partition are a few rows even at 16,384 nodes: a limit is ``ceil(nodes / per) + plus`` over a range of
+sizes, so that the table is some kilobytes and a reload within slurmctld's locks costs well under a millisecond.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+from aistation_slurm.errors import AistationError
+from aistation_slurm.slurm import hostlist
+from aistation_slurm.topology.model import natural
+
+__all__ = ["BYTES_MAX", "PartitionRow", "Row", "Table", "TableError", "body", "compact", "parse", "render"]
+
+BYTES_MAX = 64 * 1024
+"""aistation.lua refuses a larger one."""
+AVOID_BYTES_MAX = 8 * 1024
+_HEADER = re.compile(r"aistation-decisions 2 (\d{1,12}) (\d{1,9}) (\d{1,10})\n")
+_PARTITION = re.compile(r"partition (\S+) (\d{1,6}) (\d{1,6}) (\d{1,4}) ([\w.,\[\]-]+)", re.ASCII)
+_ROW = re.compile(r"(\d{1,6})-(\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})", re.ASCII)
+
+
+class TableError(AistationError):
+    """The decision table cannot be read, written or told from another file."""
+
+
+class Row(NamedTuple):
+    """Jobs of first..last nodes may span ``ceil(nodes / per) + plus`` leaf switches and wait ``wait_s`` for so few."""
+
+    first: int
+    last: int
+    per: int
+    plus: int
+    wait_s: int
+
+    def switches(self, nodes: int) -> int:
+        return -(-nodes // self.per) + self.plus
+
+
+@dataclass(frozen=True)
+class PartitionRow:
+    """What the table says of one partition.
+
+    clean: a job of at most so many nodes surely can start without the avoided ones; gpus: of every node, 0 where they differ.
+    """
+
+    name: str
+    nodes: int
+    clean: int
+    gpus: int = 0
+    avoid: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+
+    def row(self, nodes: int) -> Optional[Row]:
+        return next((row for row in self.rows if row.first <= nodes <= row.last), None)
+
+
+@dataclass(frozen=True)
+class Table:
+    """time: unix seconds of its making; it is not used for longer than ``ttl_s`` after that."""
+
+    time: int
+    ttl_s: int
+    partitions: tuple[PartitionRow, ...] = ()
+
+    def partition(self, name: str) -> Optional[PartitionRow]:
+        return next((row for row in self.partitions if row.name == name), None)
+
+
+def compact(limits: Iterable[tuple[int, int, int]], per: int) -> tuple[Row, ...]:
+    """Rows for (nodes, switches, wait in s), sizes rising, without loss.
+
+    per: nodes of a usual leaf; sizes whose limit is below ``ceil(nodes / per)`` get rows of their own.
+    """
+    rows: list[Row] = []
+    for nodes, switches, wait_s in limits:
+        before = rows[-1] if rows else None
+        if before and before.last == nodes - 1 and before.wait_s == wait_s and before.switches(nodes) == switches:
+            rows[-1] = before._replace(last=nodes)
+            continue
+        plus = switches - -(-nodes // per)
+        if plus >= 0:
+            rows.append(Row(nodes, nodes, per, plus, wait_s))
+        else:  # fewer than usual leaves: some are larger
+            rows.append(Row(nodes, nodes, 999999, switches - 1, wait_s))
+    return tuple(rows)
+
+
+def body(partitions: Sequence[PartitionRow]) -> str:
+    """All but the first line: the same text for the same decisions. Raises TableError when it would not be taken."""
+    lines: list[str] = []
+    for partition in sorted(partitions, key=lambda p: natural(p.name)):
+        if re.search(r"[\s,]", partition.name) or not partition.name:
+            raise TableError(f"partition {partition.name!r}: a name with blanks or commas cannot be in the table")
+        avoid = hostlist.fold(partition.avoid) or "-"
+        if len(avoid) > AVOID_BYTES_MAX:
+            raise TableError(f"partition {partition.name}: the list of nodes to avoid has {len(avoid)} bytes")
+        lines.append(f"partition {partition.name} {partition.nodes} {partition.clean} {partition.gpus} {avoid}")
+        lines += [f"{row.first}-{row.last} {row.per} {row.plus} {row.wait_s}" for row in partition.rows]
+    text = "".join(f"{line}\n" for line in lines)
+    if len(text) > BYTES_MAX - 64:
+        raise TableError(f"the decision table would have {len(text)} bytes; aistation.lua takes {BYTES_MAX}")
+    return text
+
+
+def render(text: str, time: int, ttl_s: int) -> str:
+    """``text`` (of :func:`body`) with its first line."""
+    return f"aistation-decisions 2 {time} {ttl_s} {zlib.adler32(text.encode())}\n{text}"
+
+
+def parse(text: str) -> Table:
+    """The table of a text. Raises TableError as aistation.lua would refuse it."""
+    header = _HEADER.match(text)
+    if header is None:
+        raise TableError("its first line is not `aistation-decisions 2 <unix time> <ttl s> <adler32>`")
+    rest = text[header.end() :]
+    if zlib.adler32(rest.encode()) != int(header.group(3)):
+        raise TableError("its sum does not match: it is cut short or was changed")
+    found: list[tuple[re.Match[str], list[Row]]] = []
+    for number, line in enumerate(rest.splitlines(), start=2):
+        row, partition = _ROW.fullmatch(line), _PARTITION.fullmatch(line)
+        if row is not None and found:
+            found[-1][1].append(Row(*(int(value) for value in row.groups())))
+        elif partition is not None:
+            found.append((partition, []))
+        else:
+            raise TableError(f"line {number} is neither a partition nor a row")
+    partitions = tuple(
+        PartitionRow(
+            m[1], int(m[2]), int(m[3]), int(m[4]), tuple(hostlist.expand("" if m[5] == "-" else m[5])), tuple(rows)
+        )
+        for m, rows in found
+    )
+    return Table(int(header.group(1)), int(header.group(2)), partitions)
