@@ -296,7 +296,7 @@ class Watchdog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The most that ``--ais-max-restarts`` may ask for."""
     no_progress_restarts: Count = 5
     """Hold a job after this many restarts in a row without a newer checkpoint to resume from; 0: never."""
-    start_gap_s: Seconds = 2.0
+    start_gap_s: Seconds = 1.0
     """StartTime after COMPLETING ended: slurmd refuses a credential of the same second as the last terminate."""
     quick_s: Seconds = 300.0
     """An attempt that ended sooner counts as quick: restarts of quick attempts in a row are delayed more and more."""

@@ -80,7 +80,7 @@ class Limits:
     past: Past = field(default_factory=Past)
     progress: Progress = field(default_factory=Progress)
     no_progress: int = 0
-    start_gap_s: float = 2.0
+    start_gap_s: float = 1.0
     late_s: float = 3600.0
     unkillable_s: float = 90.0
     agent_grace_s: float = 5.0

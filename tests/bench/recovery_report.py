@@ -22,7 +22,7 @@ _PUSHED = (
     ("calm", "requeued", "COMPLETING: SIGTERM, KillWait, epilog (Slurm's)"),
 )
 _BACK = (
-    ("start_asked", "calm", "start gap (watchdog.start_gap_s, 2 s) and the next look"),
+    ("start_asked", "calm", "start gap (watchdog.start_gap_s, 1 s) and the next look"),
     ("running", "start_asked", "Slurm's scheduler (sched_min_interval, 2 s), or a free node"),
     ("script", "running", "prolog, job's first command"),
 )

@@ -93,6 +93,8 @@ class SimJob:
     starts: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     requeues: list[float] = field(default_factory=list)
     """Times of the requeues that Slurm accepted, whoever asked."""
+    terminated: tuple[float, float] = (-1e6, -1e6)
+    """Unix and monotonic seconds of the last terminate."""
     releases: int = 0
     holds: int = 0
 
@@ -185,6 +187,11 @@ class Sim:
         if len(names) >= job.node_count:
             job.state, job.nodes, job.reason = "RUNNING", names[: job.node_count], "None"
             job.start_time = int(self.clock.now())
+            # slurmd refuses a credential that is not of a later second than the last terminate, and the job is lost.
+            # Where the clock was set back meanwhile, Slurm is lost anyway: then only the time that has passed counts.
+            wall, monotonic = job.terminated
+            last = int(min(wall, self.clock.now() - (self.clock.monotonic() - monotonic)))
+            assert job.start_time > last, f"job {job.job_id}: a credential of the last terminate's second"
             job.starts.append((job.start_time, tuple(job.nodes)))
 
     def _requeue(self, job: SimJob) -> None:
@@ -193,6 +200,8 @@ class Sim:
         ran = job.state in ("RUNNING",)
         job.state, job.reason = "PENDING", "None"
         job.completing_until = self.clock.now() + (1.5 if ran else 0.0)
+        # at the latest: Slurm sends it again to a node that does not answer
+        job.terminated = (job.completing_until, self.clock.monotonic() + (1.5 if ran else 0.0))
         if ran:
             self._event(job)
         self.tick()

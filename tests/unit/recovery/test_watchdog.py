@@ -38,8 +38,8 @@ def test_the_agents_requeue_is_sped_up_and_kept_away_from_the_node(world: World)
     fault = world.clock.now()
     world.sim.agent_requeues(job)
     world.run_until(lambda: restarted(job))
-    # 1.5 s of COMPLETING and the start gap of 2 s, where stock Slurm waits for 121 s
-    assert 3.5 <= world.clock.now() - fault < 5.0
+    # 1.5 s of COMPLETING and the start gap of 1 s, where stock Slurm waits for 121 s
+    assert 2.5 <= world.clock.now() - fault < 4.0
     assert sorted(job.excluded) == ["gpu2", "gpu4"] or job.nodes == ["gpu1", "gpu3"]
     assert "gpu2" not in job.nodes
     assert (len(job.requeues), job.holds, job.releases) == (1, 0, 0)
@@ -70,8 +70,8 @@ def test_a_job_that_failed_before_its_nodes_agent_judged_does_not_wait_for_the_s
     world.run_for(late_s)
     world.sim.drain("gpu2")
     world.run_until(lambda: restarted(job))
-    # a look after at most half of the time waited or 1 s, 1.5 s of COMPLETING after the requeue and the start gap of 2 s
-    assert world.clock.now() - failed < max(late_s, completing_s) * 1.5 + 1.5 + 1.5 + 2.0 + 1.0
+    # a look after at most half of the time waited or 1 s, 1.5 s of COMPLETING after the requeue and the start gap of 1 s
+    assert world.clock.now() - failed < max(late_s, completing_s) * 1.5 + 1.5 + 1.5 + 1.0 + 1.0
     assert (len(job.requeues), "gpu2" in job.nodes) == (1, False)
 
 
@@ -94,7 +94,7 @@ def test_failed_prolog_is_released_elsewhere(world: World) -> None:
     world.run_until(lambda: restarted(job), within_s=20)
     assert (job.releases, job.holds, len(job.requeues)) == (1, 0, 1)
     assert job.excluded == ["gpu2"]
-    assert job.starts[1][0] >= job.requeues[0] + 1.5 + 2.0 - 1
+    assert job.starts[1][0] >= job.requeues[0] + 1.5 + 1.0 - 1
 
 
 def test_a_prolog_that_failed_for_someone_elses_reason_stays_held(world: World) -> None:
