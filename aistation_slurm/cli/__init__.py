@@ -24,6 +24,7 @@ COMMANDS = {
     "hostlist": ("hostlist", "Expand, fold and count Slurm hostlists."),
     "incidents": ("incidents", "List what happened: faults, drains, requeues, holds."),
     "klog": ("klog", "Find Xid, SXid, lost GPUs, link and NVMe events in kernel logs."),
+    "placement": ("placement", "Place jobs on few leaf switches: publish decisions, explain a job, order ranks, simulate."),
     "status": ("status", "Show nodes, drains, managed jobs and the state of the suite's parts."),
     "topology": ("topology", "Read, check, compare, draw and generate topology.conf and topology.yaml."),
     "watchdog": ("watchdog", "Recover failed jobs: requeue away from bad nodes (the controller daemon)."),
