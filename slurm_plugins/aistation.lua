@@ -18,8 +18,9 @@
 
 local aistation = { decisions_path = "/var/lib/aistation/decisions" }
 
-local TABLE_BYTES_MAX = 64 * 1024 -- read and checked within slurmctld's locks: a few milliseconds
+local TABLE_BYTES_MAX, TABLE_ROWS_MAX = 24 * 1024, 800 -- what is read within slurmctld's locks in less than 5 ms
 local CLOCK_SKEW_S = 300
+local NAMES_SHOWN = 120 -- bytes of a list of nodes in what a user is told
 
 -- ---- what a user may ask for: the same words and bounds as in spank_aistation.c -----------------------------------------
 
@@ -131,7 +132,7 @@ end
 --     ...
 --
 -- A job of first..last nodes may span ceil(nodes / per) + plus leaf switches and waits so long for so few. avoid: the nodes
--- that jobs of several nodes keep off, "-" for none; clean: the most nodes for which there surely are enough others.
+-- that jobs of several nodes keep off, "-" for none, "=name" for those of an earlier partition; clean: the most nodes for which there surely are enough others.
 
 local function adler32(text, from)
   local byte, low, high = string.byte, 1, 0
@@ -152,18 +153,28 @@ local function adler32(text, from)
   return (high % 65521) * 65536 + low % 65521
 end
 
-local function partition_line(line)
-  local name, nodes, clean, gpus, avoid = string.match(line, "^partition (%S+) (%d+) (%d+) (%d+) ([%w_%.,%[%]-]+)$")
+local function partition_line(line, earlier)
+  local name, nodes, clean, gpus, avoid = string.match(line, "^partition (%S+) (%d+) (%d+) (%d+) (%S+)$")
   nodes, clean, gpus = whole(nodes, 0, 999999), whole(clean, 0, 999999), whole(gpus, 0, 9999)
   if not (nodes and clean and gpus) then return nil end
-  return name, { nodes = nodes, clean = clean, gpus = gpus, avoid = avoid ~= "-" and avoid or nil, rows = {} }
+  local found = { nodes = nodes, clean = clean, gpus = gpus, rows = {} }
+  local like = string.match(avoid, "^=(%S+)$")
+  if like then
+    if not earlier[like] then return nil end
+    found.avoid, found.noted = earlier[like].avoid, earlier[like].noted
+  elseif avoid ~= "-" then
+    if not string.match(avoid, "^[%w_%.,%[%]-]+$") then return nil end
+    found.avoid = avoid
+    found.noted = string.gsub(avoid, "[%[%]]", { ["["] = "{", ["]"] = "}" }) -- here, since it takes 60 us for 2 kB
+  end
+  return name, found
 end
 
 local function row_line(line)
   local first, final, per, plus, wait = string.match(line, "^(%d+)%-(%d+) (%d+) (%d+) (%d+)$")
-  first, final, per = whole(first, 1, 999999), whole(final, 1, 999999), whole(per, 1, 999999)
-  plus, wait = whole(plus, 0, 999999), whole(wait, 0, 604800)
-  if not (first and final and per and plus and wait) or final < first then return nil end
+  if not first or #first > 6 or #final > 6 or #per > 6 or #plus > 6 or #wait > 6 then return nil end
+  first, final, per, plus, wait = tonumber(first), tonumber(final), tonumber(per), tonumber(plus), tonumber(wait)
+  if first < 1 or final < first or per < 1 or wait > 604800 then return nil end
   return { first = first, last = final, per = per, plus = plus, wait_s = wait }
 end
 
@@ -176,16 +187,18 @@ function aistation.parse_decisions(text)
   end
   if adler32(text, #header + 1) ~= tonumber(sum) then return nil, "its sum does not match: it is cut short or was changed" end
   local result = { time = tonumber(time), ttl = tonumber(ttl), partitions = {} }
-  local number, rows, free_from = 1, nil, 1
+  local number, rows, free_from, left = 1, nil, 1, TABLE_ROWS_MAX
   for line in string.gmatch(string.sub(text, #header + 1), "([^\n]*)\n") do
     number = number + 1
     local row = rows and row_line(line)
     if row then
       if row.first < free_from then return nil, string.format("line %d overlaps the one before", number) end
+      left = left - 1
+      if left < 0 then return nil, string.format("it has more than %d rows", TABLE_ROWS_MAX) end
       rows[#rows + 1] = row
       free_from = row.last + 1
     else
-      local name, partition = partition_line(line)
+      local name, partition = partition_line(line, result.partitions)
       if name == nil then return nil, string.format("line %d is neither a partition nor a row", number) end
       if result.partitions[name] then return nil, string.format("line %d: partition %s is there twice", number, name) end
       result.partitions[name] = partition
@@ -204,7 +217,7 @@ local function read_decisions(path)
   local size = file:seek("end") or -1
   if size < 0 or size > TABLE_BYTES_MAX then
     file:close()
-    return nil, "it is not a file of at most 64 KiB"
+    return nil, "it is not a file of at most 24 KiB"
   end
   file:seek("set", 0)
   local first = file:read("*l")
@@ -222,10 +235,14 @@ local function read_decisions(path)
   return last.decisions, last.why
 end
 
--- Partitions of the table that is in force at `now`, or nil; says why there are none when that changes.
+local looked = {} -- the last look at the file: when and where, and what came of it
+
+-- Partitions of the table that is in force at `now`, or nil; says why there are none when that changes. In a storm of
+-- submissions the file is looked at once a second.
 local function decisions(now)
   local path = aistation.decisions_path
   if path == nil or path == "" then return nil end
+  if looked.at == now and looked.path == path then return looked.partitions end
   local found, why = read_decisions(path)
   if found and now > found.time + found.ttl then
     found, why = nil, string.format("it is stale (of %d, for %d s)", found.time, found.ttl)
@@ -236,7 +253,8 @@ local function decisions(now)
     said = why
     if why then log("the decision table " .. path .. " is not used: " .. why .. "; jobs pass unchanged") end
   end
-  return found and found.partitions
+  looked = { at = now, path = path, partitions = found and found.partitions }
+  return looked.partitions
 end
 
 -- ---- what the job is ----------------------------------------------------------------------------------------------------
@@ -311,12 +329,12 @@ local function row_of(rows, nodes)
 end
 
 -- What the table has for the job, over all partitions that it may start in: the loosest limit, the shortest wait, all nodes to
--- avoid. { nodes =, switches =, wait_s =, avoid = , short = true where some partition has too few other nodes }, or nil.
+-- avoid. { nodes =, switches =, wait_s =, avoid =, noted =, short = true where some partition has too few other nodes }, or nil.
 local function looked_up(job, part_list)
   local names = partitions_of(job, part_list)
   local partitions = names[1] and decisions(os.time())
   if not partitions then return nil end
-  local found, avoid, limited = { nodes = 0 }, {}, true
+  local found, avoid, noted, limited = { nodes = 0 }, {}, {}, true
   for _, name in ipairs(names) do
     local partition = partitions[name]
     if not partition then return nil end
@@ -331,10 +349,14 @@ local function looked_up(job, part_list)
     end
     found.nodes = math.max(found.nodes, most)
     found.short = found.short or fewest > partition.clean
-    avoid[#avoid + 1] = partition.avoid
+    if partition.avoid then
+      avoid[#avoid + 1], noted[#noted + 1] = partition.avoid, partition.noted
+    end
   end
   if not limited then found.switches, found.wait_s = nil, nil end
-  found.avoid = avoid[1] and table.concat(avoid, ",")
+  if avoid[1] then
+    found.avoid, found.noted = table.concat(avoid, ","), table.concat(noted, ",")
+  end
   return found
 end
 
@@ -364,13 +386,13 @@ local function exclusion_for(job, found)
 end
 
 -- The segment of AdminComment by which `aistation placement explain`, and the correction of pending jobs, know what was done.
-local function note_of(found, switches, wait_s, kind, avoid)
+local function note_of(found, switches, wait_s, kind)
   local words = { "ais-place" }
   if found then words[#words + 1] = string.format("n=%d", found.nodes) end
   if switches then words[#words + 1] = string.format("s=%d", switches) end
   if wait_s then words[#words + 1] = string.format("w=%d", wait_s) end
   if kind == "user" then words[#words + 1] = "x=user" end
-  if kind == "ours" then words[#words + 1] = "x=" .. string.gsub(avoid or "-", "[%[%]]", { ["["] = "{", ["]"] = "}" }) end
+  if kind == "ours" then words[#words + 1] = "x=" .. (found.noted or "-") end
   return "[" .. table.concat(words, " ") .. "]"
 end
 
@@ -398,11 +420,12 @@ local function place(job, part_list, wanted)
   end
   if avoid then
     job.exc_nodes = avoid
-    tell("keeps off " .. avoid .. ": degraded fabric, jobs of one node only")
+    local which = #avoid <= NAMES_SHOWN and avoid or string.sub(avoid, 1, NAMES_SHOWN) .. "... (all in ExcNodeList)"
+    tell("keeps off " .. which .. ": degraded fabric, jobs of one node only")
   end
   if switches or kind then
     local theirs = string.gsub(job.admin_comment or "", "%s*%[ais%-place [^%]]*%]", "")
-    local note = note_of(found, switches, wait_s, kind, avoid)
+    local note = note_of(found, switches, wait_s, kind)
     job.admin_comment = theirs == "" and note or (theirs .. " " .. note)
   end
 end

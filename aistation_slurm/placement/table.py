@@ -16,13 +16,13 @@ from aistation_slurm.errors import AistationError
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.topology.model import natural
 
-__all__ = ["BYTES_MAX", "PartitionRow", "Row", "Table", "TableError", "body", "compact", "parse", "render"]
+__all__ = ["BYTES_MAX", "PartitionRow", "Row", "Table", "TableError", "body", "coarser", "compact", "parse", "render"]
 
-BYTES_MAX = 64 * 1024
-"""aistation.lua refuses a larger one."""
+BYTES_MAX, ROWS_MAX = 24 * 1024, 800
+"""aistation.lua refuses a larger one: a reload takes 5 ms then."""
 AVOID_BYTES_MAX = 8 * 1024
 _HEADER = re.compile(r"aistation-decisions 2 (\d{1,12}) (\d{1,9}) (\d{1,10})\n")
-_PARTITION = re.compile(r"partition (\S+) (\d{1,6}) (\d{1,6}) (\d{1,4}) ([\w.,\[\]-]+)", re.ASCII)
+_PARTITION = re.compile(r"partition (\S+) (\d{1,6}) (\d{1,6}) (\d{1,4}) (-|=\S+|[\w.,\[\]-]+)", re.ASCII)
 _ROW = re.compile(r"(\d{1,6})-(\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})", re.ASCII)
 
 
@@ -92,17 +92,40 @@ def compact(limits: Iterable[tuple[int, int, int]], per: int) -> tuple[Row, ...]
     return tuple(rows)
 
 
+def coarser(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
+    """At most ``most`` rows (at least one): neighbours are joined to the looser limit and the shorter wait."""
+    kept = list(rows)
+    while len(kept) > max(most, 1):
+        kept = [_joined(kept[i : i + 2]) for i in range(0, len(kept), 2)]
+    return tuple(kept)
+
+
+def _joined(rows: Sequence[Row]) -> Row:
+    """No size gets fewer switches than before; Slurm takes what is there when a limit is loose."""
+    first, last = rows[0].first, rows[-1].last
+    per = min(row.per for row in rows)
+    plus = max(max(0, row.switches(n) - -(-n // per)) for row in rows for n in (row.first, row.last))
+    return Row(first, last, per, plus, min(row.wait_s for row in rows))
+
+
 def body(partitions: Sequence[PartitionRow]) -> str:
     """All but the first line: the same text for the same decisions. Raises TableError when it would not be taken."""
     lines: list[str] = []
+    listed: dict[str, str] = {}
+    budget = ROWS_MAX // max(1, len(partitions))
+    crowded = sum(len(partition.rows) for partition in partitions) > ROWS_MAX
     for partition in sorted(partitions, key=lambda p: natural(p.name)):
         if re.search(r"[\s,]", partition.name) or not partition.name:
             raise TableError(f"partition {partition.name!r}: a name with blanks or commas cannot be in the table")
         avoid = hostlist.fold(partition.avoid) or "-"
         if len(avoid) > AVOID_BYTES_MAX:
             raise TableError(f"partition {partition.name}: the list of nodes to avoid has {len(avoid)} bytes")
-        lines.append(f"partition {partition.name} {partition.nodes} {partition.clean} {partition.gpus} {avoid}")
-        lines += [f"{row.first}-{row.last} {row.per} {row.plus} {row.wait_s}" for row in partition.rows]
+        shown = f"={listed[avoid]}" if avoid in listed else avoid
+        if avoid != "-":
+            listed.setdefault(avoid, partition.name)
+        lines.append(f"partition {partition.name} {partition.nodes} {partition.clean} {partition.gpus} {shown}")
+        rows = coarser(partition.rows, budget) if crowded else partition.rows
+        lines += [f"{row.first}-{row.last} {row.per} {row.plus} {row.wait_s}" for row in rows]
     text = "".join(f"{line}\n" for line in lines)
     if len(text) > BYTES_MAX - 64:
         raise TableError(f"the decision table would have {len(text)} bytes; aistation.lua takes {BYTES_MAX}")
@@ -131,10 +154,14 @@ def parse(text: str) -> Table:
             found.append((partition, []))
         else:
             raise TableError(f"line {number} is neither a partition nor a row")
-    partitions = tuple(
-        PartitionRow(
-            m[1], int(m[2]), int(m[3]), int(m[4]), tuple(hostlist.expand("" if m[5] == "-" else m[5])), tuple(rows)
+    avoided: dict[str, tuple[str, ...]] = {}
+    partitions = []
+    for m, rows in found:
+        words = m[5]
+        if words.startswith("=") and words[1:] not in avoided:
+            raise TableError(f"partition {m[1]}: there is no partition {words[1:]} before it")
+        avoided[m[1]] = (
+            avoided[words[1:]] if words.startswith("=") else tuple(hostlist.expand("" if words == "-" else words))
         )
-        for m, rows in found
-    )
-    return Table(int(header.group(1)), int(header.group(2)), partitions)
+        partitions.append(PartitionRow(m[1], int(m[2]), int(m[3]), int(m[4]), avoided[m[1]], tuple(rows)))
+    return Table(int(header.group(1)), int(header.group(2)), tuple(partitions))

@@ -242,6 +242,7 @@ EXCLUDED = [
     ("in a reservation", job(min_nodes=16, reservation="course"), None),
     ("two partitions", job(min_nodes=16, partition="gpu,cpu"), AVOIDED),
     ("two partitions with nodes to avoid", job(min_nodes=16, partition="gpu,deg"), f"{AVOIDED},d1"),
+    ("another partition of the same nodes", job(min_nodes=16, partition="same"), AVOIDED),
     ("one of the two too small", job(min_nodes=16, partition="gpu,tiny"), None),
 ]
 
@@ -251,7 +252,7 @@ def test_degraded_nodes_are_excluded_from_jobs_of_several(
     slurmctld: Slurmctld, case: dict[str, Any], wanted: Optional[str]
 ) -> None:
     degraded, tiny = replace(CPU, name="deg", avoid=("d1",)), replace(AVOIDING, name="tiny", clean=5)
-    slurmctld.publish(AVOIDING, CPU, degraded, tiny)
+    slurmctld.publish(AVOIDING, CPU, degraded, tiny, replace(AVOIDING, name="same"))
     out = slurmctld.submit(case, parts=PARTS)
     assert [line for line in out if line.startswith("set exc")] == ([f"set exc_nodes={wanted}"] if wanted else [])
     told = [line for line in out if line.startswith("user ") and "degraded fabric" in line]
@@ -322,7 +323,12 @@ BROKEN: dict[str, tuple[Optional[str], str]] = {
     "blank line": (render(BODY + "\n", NOW, 60), "line 4 is neither"),
     "carriage returns": (GOOD.replace("\n", "\r\n"), "its first line is not"),
     "binary": ("\0\1\2%s%d\n", "its first line is not"),
-    "over 64 KiB": (render(BODY + "33-64 8 1 600\n" * 6000, NOW, 60), "at most 64 KiB"),
+    "like a partition that is not there": (render(BODY.replace("gpu[1-3]", "=cpu"), NOW, 60), "line 2 is neither"),
+    "over 24 KiB": (render(BODY + "33-64 8 1 600\n" * 6000, NOW, 60), "at most 24 KiB"),
+    "over 800 rows": (
+        render(BODY + "".join(f"{n}-{n} 8 1 600\n" for n in range(33, 933)), NOW, 60),
+        "more than 800 rows",
+    ),
 }
 
 
@@ -361,6 +367,7 @@ def test_a_new_table_is_read_and_a_lost_one_is_said_again(slurmctld: Slurmctld) 
     newer = render(BODY.replace("32 8 0", "32 4 0"), NOW, 60)
     path = lua(str(slurmctld.table))
     before = f"""
+        os.time = function() return {NOW} + n end
         if n == 2 then local f = io.open({path}, "w") f:write({lua(newer)}) f:close() end
         if n == 3 then os.remove({path}) end
         if n == 4 then local f = io.open({path}, "w") f:write({lua(newer)}) f:close() end
