@@ -21,8 +21,10 @@ def switch_order(nodes: Sequence[str], topology: Topology) -> list[str]:
     """``nodes`` by core, spine, leaf, and within a leaf by their number; those that no switch has come last, by name.
 
     The number decides within a leaf since rails are cabled alike on every node: rank ``i`` of each node is on the same rail
-    however nodes are ordered, so that only leaves matter here.
+    however nodes are ordered, so that only leaves matter here. Without any switch the order given stays.
     """
+    if not topology.leaf_of:
+        return list(dict.fromkeys(nodes))
 
     def key(node: str) -> tuple[bool, list[object], object]:
         path = _path(topology, topology.leaf_of.get(node))
