@@ -35,6 +35,7 @@ from aistation_slurm.node.publish import gres_indices, publish
 from aistation_slurm.node.reaction import Reaction
 from aistation_slurm.node.sdnotify import notify, watchdog_interval_s
 from aistation_slurm.node.settle import settle, unsettled
+from aistation_slurm.placement.node_grade import NodeGrade
 from aistation_slurm.probes.klog import KernelLog
 from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.probes.pci import PciGpu
@@ -83,6 +84,7 @@ class Agent:
         self.report: Optional[NodeReport] = None
         self.hang = HangWatch(config, client, self._minors_of)
         self.ended = EndedJobs(config, client, self._certain_name)
+        self.grade = NodeGrade(config, client, self._certain_name)
         self._stopping = False
         self._reports: queue.SimpleQueue[tuple[NodeReport, float]] = queue.SimpleQueue()
         """With the monotonic time at which the look began."""
@@ -144,7 +146,10 @@ class Agent:
         """Everything that may be due now."""
         self._follow_kernel()
         while not self._reports.empty():
-            self._take(*self._reports.get())
+            report, began = self._reports.get()
+            self._take(report, began)
+            if report is self.report and conclusive(report):
+                self.grade.see(report.findings)
         if (Path(self.state_dir) / "refresh").exists():
             self._refresh_wanted()
         if self.reaction is not None:

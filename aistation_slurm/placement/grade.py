@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-__all__ = ["comment_with_grade", "degraded"]
+__all__ = ["ADMIN", "comment_with_grade", "degraded"]
 
 _SEGMENT = re.compile(r"\s*\[ais-fabric degraded(?: ([^\]]*))?\]")
 WHY_MAX = 120
+ADMIN = "admin:"
+"""Begins the reason of a grade that a person set, which agents leave alone."""
 
 
 def degraded(comment: str) -> Optional[str]:
