@@ -134,9 +134,12 @@ class Cluster(Fleet):
         settings = suite.slurm_settings(self.notes) if self.aistation else {}
         controllers = {name: self._addresses[name] for name in self.controllers}
         slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, controllers, settings, self.conf_extra)
+        if self.root.top is not None:
+            # newer releases start without cgroups only so
+            (self.conf_dir / "cgroup.conf").write_text("CgroupPlugin=disabled\n", encoding="utf-8")
         if len(controllers) > 1:
             (self.dir / slurm_conf.SHARED_STATE).mkdir(mode=0o700)
-            os.chown(self.dir / slurm_conf.SHARED_STATE, *host_root.account("slurm"))
+            os.chown(self.dir / slurm_conf.SHARED_STATE, *host_root.account(self.root, "slurm"))
         if self.aistation:
             suite.install_plugins(self.conf_dir, self.notes)
             for name in self._addresses:
@@ -148,7 +151,7 @@ class Cluster(Fleet):
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
         for path in (key, key.parent):
-            os.chown(path, *host_root.account("munge"))
+            os.chown(path, *host_root.account(self.root, "munge"))
 
     # ---- hardware -----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, TypeVar
 
-from tests.cluster import host_root
+from tests.cluster import host_root, roots
 from tests.cluster.namespaces import ClusterError, CommandError, Host, Service, close_streams, kill_group
 
 T = TypeVar("T")
@@ -48,6 +48,8 @@ class Fleet:
         self._services: dict[str, Service] = {}
         self._commands: list[subprocess.Popen[str]] = []
         self._dir: Optional[Path] = None
+        self.root = roots.Root()
+        """Whose /usr and /etc the hosts have: which Slurm runs. Chosen when the cluster is made (``roots.chosen``)."""
 
     @property
     def dir(self) -> Path:
@@ -69,18 +71,19 @@ class Fleet:
     def _make(self) -> None:
         """Make the folder and boot ctl with the bridge that the nodes are joined to."""
         check_machine()
+        self.root = roots.chosen()
         remove_stale()
         atexit.register(self.stop)
         self._dir = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
         (self._dir / "owner").write_text(owner_mark(os.getpid()), encoding="utf-8")
         self._dir.chmod(0o755)
         hosts = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in self._addresses.items())]
-        host_root.copy_etc(self._dir / "etc", "\n".join(hosts) + "\n")
+        host_root.copy_etc(self.root, self._dir / "etc", "\n".join(hosts) + "\n")
         host_root.make_shared(self._dir)
         host_root.write_product_files(self._dir)
         (self._dir / "log").mkdir()
         for name in self._addresses:
-            host_root.make_disk(self.disk(name), name)
+            host_root.make_disk(self.root, self.disk(name), name)
 
     def _boot_controller(self) -> None:
         self._new_boot_id(CONTROLLER)
@@ -114,7 +117,7 @@ class Fleet:
             "hostname": name,
             "root": str(root),
             "lifeline": name == CONTROLLER,
-            "steps": host_root.steps(self.dir, disk, disk / "boot_id", steps),
+            "steps": host_root.steps(self.root, self.dir, disk, disk / "boot_id", steps),
         }
         inside = None if name == CONTROLLER else self._hosts[CONTROLLER]
         self._hosts[name] = Host(name, plan, disk / "plan.json", inside)

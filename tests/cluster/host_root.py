@@ -1,20 +1,21 @@
 """The root file system of a host, as the steps that ``holder.py`` carries out.
 
-/usr is the machine's own; /sys too, but without cgroups, so that no daemon here writes into the machine's. /etc is a copy
-with our users and Slurm's configuration. /var, /tmp and /home are folders of the cluster's directory (a disk: they survive
-a reboot), /run is a tmpfs (it does not), /shared is the same on every host.
+/usr is the machine's own, or that of a root with another Slurm (``roots.py``); /sys is the machine's, but without cgroups,
+so that no daemon here writes into the machine's. /etc is a copy with our users and Slurm's configuration. /var, /tmp and
+/home are folders of the cluster's directory (a disk: they survive a reboot), /run is a tmpfs (it does not), /shared is the
+same on every host.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.namespaces import ClusterError
+from tests.cluster.roots import INSIDE, Root
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 USERS = {"alice": 20001, "bob": 20002}
@@ -26,18 +27,20 @@ exec /opt/aistation/.venv/bin/python -m aistation_slurm "$@"
 """
 
 
-def account(name: str) -> tuple[int, int]:
-    """uid and gid of a system account of this machine (slurm, munge)."""
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        raise ClusterError(f"user {name!r} is missing: install Slurm and munge first (make test does)") from None
-    return entry.pw_uid, entry.pw_gid
+def account(root: Root, name: str) -> tuple[int, int]:
+    """uid and gid of a system account of the root (slurm, munge)."""
+    for line in Path(root.path("/etc/passwd")).read_text(encoding="utf-8").splitlines():
+        fields = line.split(":")
+        if fields[0] == name:
+            return int(fields[2]), int(fields[3])
+    raise ClusterError(f"user {name!r} is missing: install Slurm and munge first (make test does)")
 
 
-def copy_etc(target: Path, hosts: str) -> None:
+def copy_etc(root: Root, target: Path, hosts: str) -> None:
     """Copy /etc once for the cluster and add our users and host names."""
-    shutil.copytree("/etc", target, symlinks=True, ignore=shutil.ignore_patterns("slurm", "munge", "aistation", "ssl"))
+    shutil.copytree(
+        root.path("/etc"), target, symlinks=True, ignore=shutil.ignore_patterns("slurm", "munge", "aistation", "ssl")
+    )
     for name in ("slurm", "munge", "aistation", "ssl"):
         (target / name).mkdir()
     with (target / "passwd").open("a", encoding="utf-8") as passwd, (target / "group").open("a") as group:
@@ -51,30 +54,30 @@ def copy_etc(target: Path, hosts: str) -> None:
     (target / "hostname").write_text("", encoding="utf-8")
 
 
-def steps(cluster_dir: Path, disk: Path, boot_id: Path, extra: Sequence[Step]) -> list[Step]:
+def steps(root: Root, cluster_dir: Path, disk: Path, boot_id: Path, extra: Sequence[Step]) -> list[Step]:
     """The plan of the host whose own folder in the cluster's directory is ``disk``."""
     plan: list[Step] = []
     for top in ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"):
-        path = "/" + top
-        if os.path.islink(path):
-            plan.append(["symlink", path, os.readlink(path)])
-        elif os.path.isdir(path):
-            plan.append(["bind", path, path])
+        path, source = "/" + top, root.path("/" + top)
+        if os.path.islink(source):
+            plan.append(["symlink", path, os.readlink(source)])
+        elif os.path.isdir(source):
+            plan.append(["bind", path, source])
     plan += [["bind", "/etc", str(cluster_dir / "etc")], ["bind", "/etc/hostname", str(disk / "hostname")]]
-    plan += [["bind", "/etc/ssl", "/etc/ssl"]] if os.path.isdir("/etc/ssl") else []
+    plan += [["bind", "/etc/ssl", root.path("/etc/ssl")]] if os.path.isdir(root.path("/etc/ssl")) else []
     plan += [["bind", "/etc/aistation", str(disk / "aistation")]]
     plan += [["bind", "/sys", "/sys"], ["tmpfs", "/sys/fs/cgroup"], ["proc", "/proc"]]
     plan += [["bind", "/proc/sys/kernel/random/boot_id", str(boot_id)]]
     plan += _dev()
-    plan += [["tmpfs", "/run"], ["dir", "/run/lock", 0o1777], ["dir", "/run/munge", 0o755, account("munge")]]
-    plan += [["dir", "/run/slurm", 0o755, account("slurm")]]
+    plan += [["tmpfs", "/run"], ["dir", "/run/lock", 0o1777], ["dir", "/run/munge", 0o755, account(root, "munge")]]
+    plan += [["dir", "/run/slurm", 0o755, account(root, "slurm")]]
     plan += [["bind", "/var", str(disk / "var")], ["bind", "/tmp", str(disk / "tmp")]]
     plan += [["bind", "/home", str(cluster_dir / "home")], ["dir", "/root", 0o700]]
     plan += [["bind", "/shared", str(cluster_dir / "shared")], ["dir", "/mnt"], ["dir", "/srv"]]
-    return [*plan, *_product(cluster_dir), *extra]
+    return [*plan, *_product(root, cluster_dir), *extra]
 
 
-def make_disk(disk: Path, hostname: str) -> None:
+def make_disk(root: Root, disk: Path, hostname: str) -> None:
     """The folders of a host that outlive its reboots."""
     for folder in ("var", "var/lib", "var/spool", "var/cache", "var/log", "aistation"):
         (disk / folder).mkdir(parents=True, exist_ok=True)
@@ -85,10 +88,10 @@ def make_disk(disk: Path, hostname: str) -> None:
         (disk / link).symlink_to(target)
     for folder in ("var/spool/slurmctld", "var/log/slurm", "var/lib/aistation", "var/spool/aistation/events"):
         (disk / folder).mkdir(parents=True)
-        os.chown(disk / folder, *account("slurm"))
+        os.chown(disk / folder, *account(root, "slurm"))
     for folder in ("var/log/munge", "var/lib/munge"):
         (disk / folder).mkdir(mode=0o700)
-        os.chown(disk / folder, *account("munge"))
+        os.chown(disk / folder, *account(root, "munge"))
     (disk / "var/spool/slurmd").mkdir()
     (disk / "hostname").write_text(hostname + "\n", encoding="utf-8")
 
@@ -112,10 +115,13 @@ def write_product_files(cluster_dir: Path) -> None:
     (folder / "editable.pth").write_text("/opt/aistation\n", encoding="utf-8")
 
 
-def _product(cluster_dir: Path) -> list[Step]:
+def _product(root: Root, cluster_dir: Path) -> list[Step]:
     plan: list[Step] = [["bind", "/opt/aistation", str(REPOSITORY)]]
     command = str(cluster_dir / "product" / "aistation")
     plan.append(["bind", "/opt/bin/aistation", command])
+    if root.spank is not None:
+        plan.append(["bind", "/opt/aistation/.venv", root.path(f"{INSIDE}/venv")])
+        return [*plan, ["bind", "/opt/aistation/slurm_plugins/spank_aistation.so", str(root.spank)]]
     if (REPOSITORY / ".venv/bin/aistation").exists():
         plan.append(["bind", "/opt/aistation/.venv/bin/aistation", command])
     for pth in REPOSITORY.glob(".venv/lib/python3*/site-packages/__editable__*aistation*.pth"):
