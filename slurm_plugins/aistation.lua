@@ -127,12 +127,14 @@ end
 -- ---- the decision table: what `aistation placement publish` writes (aistation_slurm/placement/table.py) -------------------
 --
 --     aistation-decisions 2 <unix time> <ttl s> <adler32 of all that follows>
---     partition <name> <nodes> <clean> <gpus a node> <avoid>
---     <first>-<last> <per> <plus> <wait s>
+--     list <number> <nodes>
+--     partition <name> <nodes> <clean> <gpus a node> <list>
+--     <first>-<last> <per> <plus> <wait s> <list>
 --     ...
 --
--- A job of first..last nodes may span ceil(nodes / per) + plus leaf switches and waits so long for so few. avoid: the nodes
--- that jobs of several nodes keep off, "-" for none, "=name" for those of an earlier partition; clean: the most nodes for which there surely are enough others.
+-- A job of first..last nodes may span ceil(nodes / per) + plus leaf switches and waits so long for so few. A partition's list:
+-- the nodes that jobs of several nodes keep off; a row's: those that its sizes keep off for now; 0 is none. clean: the most
+-- nodes for which there surely are enough others.
 
 local function adler32(text, from)
   local byte, low, high = string.byte, 1, 0
@@ -153,29 +155,32 @@ local function adler32(text, from)
   return (high % 65521) * 65536 + low % 65521
 end
 
-local function partition_line(line, earlier)
-  local name, nodes, clean, gpus, avoid = string.match(line, "^partition (%S+) (%d+) (%d+) (%d+) (%S+)$")
-  nodes, clean, gpus = whole(nodes, 0, 999999), whole(clean, 0, 999999), whole(gpus, 0, 9999)
-  if not (nodes and clean and gpus) then return nil end
-  local found = { nodes = nodes, clean = clean, gpus = gpus, rows = {} }
-  local like = string.match(avoid, "^=(%S+)$")
-  if like then
-    if not earlier[like] then return nil end
-    found.avoid, found.noted = earlier[like].avoid, earlier[like].noted
-  elseif avoid ~= "-" then
-    if not string.match(avoid, "^[%w_%.,%[%]-]+$") then return nil end
-    found.avoid = avoid
-    found.noted = string.gsub(avoid, "[%[%]]", { ["["] = "{", ["]"] = "}" }) -- here, since it takes 60 us for 2 kB
-  end
-  return name, found
+local EMPTY = {}
+
+-- Each *_line: its content, or nil where it is none of its kind (or names a list that is not before it).
+local function list_line(line)
+  local number, nodes = string.match(line, "^list (%d+) ([%w_%.,%[%]-]+)$")
+  number = whole(number, 1, 9999)
+  if not number then return nil end
+  local noted = string.gsub(nodes, "[%[%]]", { ["["] = "{", ["]"] = "}" }) -- here, since it takes 60 us for 2 kB
+  return number, { nodes = nodes, noted = noted }
 end
 
-local function row_line(line)
-  local first, final, per, plus, wait = string.match(line, "^(%d+)%-(%d+) (%d+) (%d+) (%d+)$")
+local function partition_line(line, lists)
+  local name, nodes, clean, gpus, list = string.match(line, "^partition (%S+) (%d+) (%d+) (%d+) (%d+)$")
+  nodes, clean, gpus = whole(nodes, 0, 999999), whole(clean, 0, 999999), whole(gpus, 0, 9999)
+  local avoid = lists[tonumber(list)]
+  if not (nodes and clean and gpus and avoid) then return nil end
+  return name, { nodes = nodes, clean = clean, gpus = gpus, avoid = avoid, rows = {} }
+end
+
+local function row_line(line, lists)
+  local first, final, per, plus, wait, list = string.match(line, "^(%d+)%-(%d+) (%d+) (%d+) (%d+) (%d+)$")
   if not first or #first > 6 or #final > 6 or #per > 6 or #plus > 6 or #wait > 6 then return nil end
   first, final, per, plus, wait = tonumber(first), tonumber(final), tonumber(per), tonumber(plus), tonumber(wait)
-  if first < 1 or final < first or per < 1 or wait > 604800 then return nil end
-  return { first = first, last = final, per = per, plus = plus, wait_s = wait }
+  local excluded = lists[tonumber(list)]
+  if first < 1 or final < first or per < 1 or wait > 604800 or not excluded then return nil end
+  return { first = first, last = final, per = per, plus = plus, wait_s = wait, excluded = excluded }
 end
 
 -- Text of a table -> { time =, ttl =, partitions = { gpu = {...} } }, or nil and why it is not one.
@@ -187,10 +192,10 @@ function aistation.parse_decisions(text)
   end
   if adler32(text, #header + 1) ~= tonumber(sum) then return nil, "its sum does not match: it is cut short or was changed" end
   local result = { time = tonumber(time), ttl = tonumber(ttl), partitions = {} }
-  local number, rows, free_from, left = 1, nil, 1, TABLE_ROWS_MAX
+  local lists, number, rows, free_from, left = { [0] = EMPTY }, 1, nil, 1, TABLE_ROWS_MAX
   for line in string.gmatch(string.sub(text, #header + 1), "([^\n]*)\n") do
     number = number + 1
-    local row = rows and row_line(line)
+    local row = rows and row_line(line, lists)
     if row then
       if row.first < free_from then return nil, string.format("line %d overlaps the one before", number) end
       left = left - 1
@@ -198,11 +203,18 @@ function aistation.parse_decisions(text)
       rows[#rows + 1] = row
       free_from = row.last + 1
     else
-      local name, partition = partition_line(line, result.partitions)
-      if name == nil then return nil, string.format("line %d is neither a partition nor a row", number) end
-      if result.partitions[name] then return nil, string.format("line %d: partition %s is there twice", number, name) end
-      result.partitions[name] = partition
-      rows, free_from = partition.rows, 1
+      local name, partition = partition_line(line, lists)
+      local list, nodes = list_line(line)
+      if list then
+        lists[list] = nodes
+      elseif name == nil then
+        return nil, string.format("line %d is neither a list nor a partition nor a row", number)
+      elseif result.partitions[name] then
+        return nil, string.format("line %d: partition %s is there twice", number, name)
+      else
+        result.partitions[name] = partition
+        rows, free_from = partition.rows, 1
+      end
     end
   end
   return result
@@ -329,19 +341,26 @@ local function row_of(rows, nodes)
 end
 
 -- What the table has for the job, over all partitions that it may start in: the loosest limit, the shortest wait, all nodes to
--- avoid. { nodes =, switches =, wait_s =, avoid =, noted =, short = true where some partition has too few other nodes }, or nil.
+-- keep off. { nodes =, switches =, wait_s =, avoid = { hostlists }, noted = { the same for the note }, kept = true where some are
+-- kept for larger jobs, short = true where some partition has too few other nodes }, or nil.
 local function looked_up(job, part_list)
   local names = partitions_of(job, part_list)
   local partitions = names[1] and decisions(os.time())
   if not partitions then return nil end
-  local found, avoid, noted, limited = { nodes = 0 }, {}, {}, true
+  local found, limited = { nodes = 0, avoid = {}, noted = {} }, true
+  local function keep_off(list)
+    if not list.nodes then return false end
+    found.avoid[#found.avoid + 1], found.noted[#found.noted + 1] = list.nodes, list.noted
+    return true
+  end
   for _, name in ipairs(names) do
     local partition = partitions[name]
     if not partition then return nil end
     local fewest, most = size_of(job, part_list, name, partition)
-    if not fewest or most < 2 then return nil end
+    if not fewest then return nil end
     local row = row_of(partition.rows, most)
-    if row then
+    if most < 2 and not row then return nil end
+    if row and most > 1 then
       found.switches = math.max(found.switches or 0, math.ceil(most / row.per) + row.plus)
       found.wait_s = math.min(found.wait_s or row.wait_s, row.wait_s)
     else
@@ -349,14 +368,10 @@ local function looked_up(job, part_list)
     end
     found.nodes = math.max(found.nodes, most)
     found.short = found.short or fewest > partition.clean
-    if partition.avoid then
-      avoid[#avoid + 1], noted[#noted + 1] = partition.avoid, partition.noted
-    end
+    if most > 1 then keep_off(partition.avoid) end
+    found.kept = row and keep_off(row.excluded) or found.kept
   end
   if not limited then found.switches, found.wait_s = nil, nil end
-  if avoid[1] then
-    found.avoid, found.noted = table.concat(avoid, ","), table.concat(noted, ",")
-  end
   return found
 end
 
@@ -392,7 +407,7 @@ local function note_of(found, switches, wait_s, kind)
   if switches then words[#words + 1] = string.format("s=%d", switches) end
   if wait_s then words[#words + 1] = string.format("w=%d", wait_s) end
   if kind == "user" then words[#words + 1] = "x=user" end
-  if kind == "ours" then words[#words + 1] = "x=" .. (found.noted or "-") end
+  if kind == "ours" then words[#words + 1] = "x=" .. (found.noted[1] and table.concat(found.noted, ",") or "-") end
   return "[" .. table.concat(words, " ") .. "]"
 end
 
@@ -411,7 +426,7 @@ local function place(job, part_list, wanted)
   if not given(job.reservation) then found = looked_up(job, part_list) end -- its nodes are not those of the partition
   local switches, wait_s = limit_for(job, found, request)
   local kind = exclusion_for(job, found)
-  local avoid = kind == "ours" and found.avoid or nil
+  local avoid = kind == "ours" and found.avoid[1] and table.concat(found.avoid, ",") or nil
   if switches then
     job.req_switch = switches
     if wait_s then job.wait4switch = wait_s end
@@ -421,7 +436,8 @@ local function place(job, part_list, wanted)
   if avoid then
     job.exc_nodes = avoid
     local which = #avoid <= NAMES_SHOWN and avoid or string.sub(avoid, 1, NAMES_SHOWN) .. "... (all in ExcNodeList)"
-    tell("keeps off " .. which .. ": degraded fabric, jobs of one node only")
+    local why = found.kept and "degraded fabric, or kept for larger jobs that wait" or "degraded fabric, jobs of one node only"
+    tell("keeps off " .. which .. ": " .. why)
   end
   if switches or kind then
     local theirs = string.gsub(job.admin_comment or "", "%s*%[ais%-place [^%]]*%]", "")

@@ -20,10 +20,11 @@ __all__ = ["BYTES_MAX", "PartitionRow", "Row", "Table", "TableError", "body", "c
 
 BYTES_MAX, ROWS_MAX = 24 * 1024, 800
 """aistation.lua refuses a larger one: a reload takes 5 ms then."""
-AVOID_BYTES_MAX = 8 * 1024
+LIST_BYTES_MAX = 8 * 1024
 _HEADER = re.compile(r"aistation-decisions 2 (\d{1,12}) (\d{1,9}) (\d{1,10})\n")
-_PARTITION = re.compile(r"partition (\S+) (\d{1,6}) (\d{1,6}) (\d{1,4}) (-|=\S+|[\w.,\[\]-]+)", re.ASCII)
-_ROW = re.compile(r"(\d{1,6})-(\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})", re.ASCII)
+_LIST = re.compile(r"list (\d{1,4}) ([\w.,\[\]-]+)", re.ASCII)
+_PARTITION = re.compile(r"partition (\S+) (\d{1,6}) (\d{1,6}) (\d{1,4}) (\d{1,4})", re.ASCII)
+_ROW = re.compile(r"(\d{1,6})-(\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,4})", re.ASCII)
 
 
 class TableError(AistationError):
@@ -31,13 +32,17 @@ class TableError(AistationError):
 
 
 class Row(NamedTuple):
-    """Jobs of first..last nodes may span ``ceil(nodes / per) + plus`` leaf switches and wait ``wait_s`` for so few."""
+    """Jobs of first..last nodes may span ``ceil(nodes / per) + plus`` leaf switches and wait ``wait_s`` for so few.
+
+    excluded: nodes that jobs of these sizes keep off for now, besides the degraded ones.
+    """
 
     first: int
     last: int
     per: int
     plus: int
     wait_s: int
+    excluded: tuple[str, ...] = ()
 
     def switches(self, nodes: int) -> int:
         return -(-nodes // self.per) + self.plus
@@ -101,32 +106,48 @@ def coarser(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
 
 
 def _joined(rows: Sequence[Row]) -> Row:
-    """No size gets fewer switches than before; Slurm takes what is there when a limit is loose."""
+    """No size gets fewer switches or more exclusions than before; Slurm takes what is there when a limit is loose."""
     first, last = rows[0].first, rows[-1].last
     per = min(row.per for row in rows)
     plus = max(max(0, row.switches(n) - -(-n // per)) for row in rows for n in (row.first, row.last))
-    return Row(first, last, per, plus, min(row.wait_s for row in rows))
+    both = set.intersection(*(set(row.excluded) for row in rows))
+    excluded = tuple(node for node in rows[0].excluded if node in both)
+    return Row(first, last, per, plus, min(row.wait_s for row in rows), excluded)
+
+
+class _Lists:
+    """Node lists by number, each written once; 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, nodes: Sequence[str], where: str) -> int:
+        text = hostlist.fold(nodes)
+        if len(text) > LIST_BYTES_MAX:
+            raise TableError(f"{where}: a list of nodes to keep off has {len(text)} bytes")
+        if text not in self._numbers:
+            self._numbers[text] = len(self._numbers)
+            self.lines.append(f"list {self._numbers[text]} {text}")
+        return self._numbers[text]
 
 
 def body(partitions: Sequence[PartitionRow]) -> str:
     """All but the first line: the same text for the same decisions. Raises TableError when it would not be taken."""
+    lists = _Lists()
     lines: list[str] = []
-    listed: dict[str, str] = {}
     budget = ROWS_MAX // max(1, len(partitions))
     crowded = sum(len(partition.rows) for partition in partitions) > ROWS_MAX
     for partition in sorted(partitions, key=lambda p: natural(p.name)):
         if re.search(r"[\s,]", partition.name) or not partition.name:
             raise TableError(f"partition {partition.name!r}: a name with blanks or commas cannot be in the table")
-        avoid = hostlist.fold(partition.avoid) or "-"
-        if len(avoid) > AVOID_BYTES_MAX:
-            raise TableError(f"partition {partition.name}: the list of nodes to avoid has {len(avoid)} bytes")
-        shown = f"={listed[avoid]}" if avoid in listed else avoid
-        if avoid != "-":
-            listed.setdefault(avoid, partition.name)
-        lines.append(f"partition {partition.name} {partition.nodes} {partition.clean} {partition.gpus} {shown}")
-        rows = coarser(partition.rows, budget) if crowded else partition.rows
-        lines += [f"{row.first}-{row.last} {row.per} {row.plus} {row.wait_s}" for row in rows]
-    text = "".join(f"{line}\n" for line in lines)
+        where = f"partition {partition.name}"
+        avoid = lists.number(partition.avoid, where)
+        lines.append(f"{where} {partition.nodes} {partition.clean} {partition.gpus} {avoid}")
+        for row in coarser(partition.rows, budget) if crowded else partition.rows:
+            excluded = lists.number(row.excluded, where)
+            lines.append(f"{row.first}-{row.last} {row.per} {row.plus} {row.wait_s} {excluded}")
+    text = "".join(f"{line}\n" for line in lists.lines + lines)
     if len(text) > BYTES_MAX - 64:
         raise TableError(f"the decision table would have {len(text)} bytes; aistation.lua takes {BYTES_MAX}")
     return text
@@ -145,23 +166,23 @@ def parse(text: str) -> Table:
     rest = text[header.end() :]
     if zlib.adler32(rest.encode()) != int(header.group(3)):
         raise TableError("its sum does not match: it is cut short or was changed")
+    lists: dict[int, tuple[str, ...]] = {0: ()}
     found: list[tuple[re.Match[str], list[Row]]] = []
     for number, line in enumerate(rest.splitlines(), start=2):
-        row, partition = _ROW.fullmatch(line), _PARTITION.fullmatch(line)
-        if row is not None and found:
-            found[-1][1].append(Row(*(int(value) for value in row.groups())))
-        elif partition is not None:
-            found.append((partition, []))
-        else:
-            raise TableError(f"line {number} is neither a partition nor a row")
-    avoided: dict[str, tuple[str, ...]] = {}
-    partitions = []
-    for m, rows in found:
-        words = m[5]
-        if words.startswith("=") and words[1:] not in avoided:
-            raise TableError(f"partition {m[1]}: there is no partition {words[1:]} before it")
-        avoided[m[1]] = (
-            avoided[words[1:]] if words.startswith("=") else tuple(hostlist.expand("" if words == "-" else words))
-        )
-        partitions.append(PartitionRow(m[1], int(m[2]), int(m[3]), int(m[4]), avoided[m[1]], tuple(rows)))
+        row, partition, names = _ROW.fullmatch(line), _PARTITION.fullmatch(line), _LIST.fullmatch(line)
+        try:
+            if row is not None and found:
+                first, last, per, plus, wait_s, excluded = (int(value) for value in row.groups())
+                found[-1][1].append(Row(first, last, per, plus, wait_s, lists[excluded]))
+            elif partition is not None:
+                found.append((partition, []))
+            elif names is not None:
+                lists[int(names[1])] = tuple(hostlist.expand(names[2]))
+            else:
+                raise TableError(f"line {number} is neither a list nor a partition nor a row")
+        except KeyError as exc:
+            raise TableError(f"line {number} names a list that is not there before it") from exc
+    partitions = (
+        PartitionRow(m[1], int(m[2]), int(m[3]), int(m[4]), lists.get(int(m[5]), ()), tuple(rows)) for m, rows in found
+    )
     return Table(int(header.group(1)), int(header.group(2)), tuple(partitions))

@@ -87,9 +87,9 @@ def large_table(partitions: int = 4, avoid: int = 300) -> str:
 
 def fullest_table() -> str:
     """As much as aistation.lua takes: the worst reload."""
-    rows = "".join(f"{size}-{size} 16 {size % 7} {size % 9000}\n" for size in range(2, ROWS_MAX + 2))
+    rows = "".join(f"{size}-{size} 16 {size % 7} {size % 9000} 0\n" for size in range(2, ROWS_MAX + 2))
     names = ",".join(f"gpu{number}" for number in range(10_000, 20_000))
-    return f"partition gpu 16384 16000 8 {names[: BYTES_MAX - 150 - len(rows)].rstrip(',')}\n{rows}"
+    return f"list 1 {names[: BYTES_MAX - 150 - len(rows)].rstrip(',')}\npartition gpu 16384 16000 8 1\n{rows}"
 
 
 def costs(interpreter: str, text: str, calls: int) -> Costs:

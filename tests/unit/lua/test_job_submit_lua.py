@@ -268,6 +268,25 @@ def test_degraded_nodes_are_excluded_from_jobs_of_several(
     assert out[-1] == "return 0"
 
 
+KEPT = replace(
+    GPU,
+    avoid=("gpu1",),
+    rows=(Row(1, 1, 8, 0, 0, ("gpu9",)), Row(2, 4, 8, 0, 60, ("gpu[9-12]",)), Row(5, 64, 8, 0, 60)),
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted"), [(1, "gpu9"), (2, "gpu1,gpu[9-12]"), (4, "gpu1,gpu[9-12]"), (5, "gpu1"), (64, None)]
+)
+def test_nodes_may_be_kept_for_larger_jobs(slurmctld: Slurmctld, nodes: int, wanted: Optional[str]) -> None:
+    rows = tuple(row._replace(excluded=tuple(hostlist.expand(",".join(row.excluded)))) for row in KEPT.rows)
+    slurmctld.publish(replace(KEPT, rows=rows))
+    out = slurmctld.submit(job(min_nodes=nodes, max_nodes=nodes), parts=PARTS)
+    assert [line for line in out if line.startswith("set exc")] == ([f"set exc_nodes={wanted}"] if wanted else [])
+    assert any("kept for larger jobs" in line for line in out) == (nodes < 5)
+    assert any(line.startswith("set req_switch") for line in out) == (nodes > 1)
+
+
 def test_what_was_done_is_noted_beside_what_stands_there(slurmctld: Slurmctld) -> None:
     """The note also says who answers for the exclusions, so that pending jobs are corrected and the user's are not."""
     slurmctld.publish(AVOIDING)
@@ -295,7 +314,7 @@ def test_a_bad_switch_request_changes_nothing_and_is_told(slurmctld: Slurmctld) 
         ]
 
 
-BODY = "partition gpu 64 60 8 gpu[1-3]\n2-32 8 0 600\n"
+BODY = "list 1 gpu[1-3]\npartition gpu 64 60 8 1\n2-32 8 0 600 0\n"
 GOOD = render(BODY, NOW, 60)
 BROKEN: dict[str, tuple[Optional[str], str]] = {
     "missing": (None, "there is none"),
@@ -309,24 +328,25 @@ BROKEN: dict[str, tuple[Optional[str], str]] = {
     "another digit": (GOOD.replace("8 0 600", "8 1 600"), "its sum does not match"),
     "bytes swapped": (GOOD.replace("gpu 64", "gup 64"), "its sum does not match"),
     "only its first line": (GOOD.partition("\n")[0] + "\n", "its sum does not match"),
-    "words": (render(BODY + "sixteen\n", NOW, 60), "line 4 is neither"),
-    "code": (render(BODY + "os.exit(1)\n", NOW, 60), "line 4 is neither"),
-    "negative": (render(BODY + "33-64 8 -1 600\n", NOW, 60), "line 4 is neither"),
-    "no leaf": (render(BODY + "33-64 0 1 600\n", NOW, 60), "line 4 is neither"),
-    "huge": (render(BODY + "33-64 8 1 99999999999999999999\n", NOW, 60), "line 4 is neither"),
-    "a column more": (render(BODY + "33-64 8 1 600 x\n", NOW, 60), "line 4 is neither"),
-    "backwards": (render(BODY + "64-33 8 1 600\n", NOW, 60), "line 4 is neither"),
-    "overlapping": (render(BODY + "32-64 8 1 600\n", NOW, 60), "line 4 overlaps"),
-    "a row of no partition": (render("2-32 8 0 600\n" + BODY, NOW, 60), "line 2 is neither"),
+    "words": (render(BODY + "sixteen\n", NOW, 60), "line 5 is neither"),
+    "code": (render(BODY + "os.exit(1)\n", NOW, 60), "line 5 is neither"),
+    "negative": (render(BODY + "33-64 8 -1 600 0\n", NOW, 60), "line 5 is neither"),
+    "no leaf": (render(BODY + "33-64 0 1 600 0\n", NOW, 60), "line 5 is neither"),
+    "huge": (render(BODY + "33-64 8 1 99999999999999999999 0\n", NOW, 60), "line 5 is neither"),
+    "a column more": (render(BODY + "33-64 8 1 600 0 x\n", NOW, 60), "line 5 is neither"),
+    "backwards": (render(BODY + "64-33 8 1 600 0\n", NOW, 60), "line 5 is neither"),
+    "overlapping": (render(BODY + "32-64 8 1 600 0\n", NOW, 60), "line 5 overlaps"),
+    "a row of no partition": (render("2-32 8 0 600 0\n" + BODY, NOW, 60), "line 2 is neither"),
     "a partition twice": (render(BODY + BODY, NOW, 60), "partition gpu is there twice"),
     "quotes in a list": (render(BODY.replace("gpu[1-3]", 'gpu1";x'), NOW, 60), "line 2 is neither"),
-    "blank line": (render(BODY + "\n", NOW, 60), "line 4 is neither"),
+    "blank line": (render(BODY + "\n", NOW, 60), "line 5 is neither"),
     "carriage returns": (GOOD.replace("\n", "\r\n"), "its first line is not"),
     "binary": ("\0\1\2%s%d\n", "its first line is not"),
-    "like a partition that is not there": (render(BODY.replace("gpu[1-3]", "=cpu"), NOW, 60), "line 2 is neither"),
-    "over 24 KiB": (render(BODY + "33-64 8 1 600\n" * 6000, NOW, 60), "at most 24 KiB"),
+    "a list that is not there": (render(BODY.replace(" 8 1\n", " 8 2\n"), NOW, 60), "line 3 is neither"),
+    "a list that is not there in a row": (render(BODY.replace("600 0", "600 2"), NOW, 60), "line 4 is neither"),
+    "over 24 KiB": (render(BODY + "33-64 8 1 600 0\n" * 6000, NOW, 60), "at most 24 KiB"),
     "over 800 rows": (
-        render(BODY + "".join(f"{n}-{n} 8 1 600\n" for n in range(33, 933)), NOW, 60),
+        render(BODY + "".join(f"{n}-{n} 8 1 600 0\n" for n in range(33, 933)), NOW, 60),
         "more than 800 rows",
     ),
 }

@@ -60,7 +60,7 @@ def test_fewer_rows_only_loosen(wanted: list[tuple[int, int, int]], per: int, mo
 def test_what_is_rendered_is_parsed() -> None:
     bad = ("gpu1", "gpu2", "r7n04")
     partitions = (
-        PartitionRow("gpu", 64, 60, 8, bad, (Row(2, 32, 8, 0, 600), Row(33, 64, 8, 1, 900))),
+        PartitionRow("gpu", 64, 60, 8, bad, (Row(2, 32, 8, 0, 600), Row(33, 64, 8, 1, 900, ("n7",)))),
         PartitionRow("gpu-long", 64, 60, 8, bad),
         PartitionRow("cpu", 9, 9),
     )
@@ -96,7 +96,7 @@ def test_many_partitions_that_do_not_fit_are_refused() -> None:
         body([PartitionRow(f"a-partition-with-a-long-name-{i}", 4, 4) for i in range(900)])
 
 
-GOOD = render("partition gpu 4 4 8 -\n2-4 2 0 60\n", 1_800_000_000, 600)
+GOOD = render("partition gpu 4 4 8 0\n2-4 2 0 60 0\n", 1_800_000_000, 600)
 
 
 @pytest.mark.parametrize("cut", range(0, len(GOOD), 3))
