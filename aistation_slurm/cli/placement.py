@@ -5,22 +5,145 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Optional
 
 import click
 
+from aistation_slurm.cli.screen import console, table
+from aistation_slurm.config import load
 from aistation_slurm.errors import AistationError
+from aistation_slurm.placement.grade import ADMIN, comment_with_grade, degraded
+from aistation_slurm.placement.publisher import Publisher
 from aistation_slurm.placement.rank_order import host_lines, inter_leaf_edges, leaves_of, switch_order
-from aistation_slurm.slurm import hostlist
+from aistation_slurm.placement.table import PartitionRow
+from aistation_slurm.slurm import connect, hostlist
 from aistation_slurm.topology import sources
 from aistation_slurm.topology.model import Topology
 
 __all__ = ["command"]
 
+_CONFIG = click.option("--config", "config_path", type=click.Path(path_type=Path), help="aistation.toml to use.")
+
 
 @click.group("placement")
 def command() -> None:
     """Where jobs go: publish the decisions that job_submit.lua looks up, explain a job, order ranks, simulate policies."""
+
+
+@command.command("publish")
+@_CONFIG
+@click.option("--dry-run", is_flag=True, help="Show the decisions; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def publish(config_path: Optional[Path], dry_run: bool, as_json: bool) -> None:
+    """Decide from Slurm's topology, nodes and jobs, and write the table that job_submit.lua looks up.
+
+    The watchdog does this at every poll, and corrects pending jobs then; by hand it is for trying things out, or for cron on a site
+    without the watchdog (more often than placement.ttl_s). Runs as SlurmUser or root on the controller.
+
+    \b
+    Exit codes: 0 written (or shown), 3 Slurm did not answer or the table cannot be written.
+    Example: what would be decided now
+      aistation placement publish --dry-run
+    """
+    config = load(config_path)
+    client = connect(config)
+    publisher = Publisher(config)
+    made = publisher.look(client.nodes(), client.jobs())
+    observes = not config.enforcing(config.placement)
+    written = not dry_run and not observes and publisher.write(made)
+    if as_json:
+        shown = {
+            "table": str(publisher.path),
+            "written": written,
+            "bytes": len(made.body),
+            "topology": publisher.topology.kind,
+            "notes": list(made.said),
+            "partitions": [_partition_json(row) for row in made.partitions],
+        }
+        click.echo(json.dumps(shown, indent=2))
+        return
+    for text in made.said:
+        click.echo(f"note: {text}", err=True)
+    if observes and not dry_run:
+        click.echo("note: placement only observes (mode in aistation.toml): nothing is written", err=True)
+    _print_partitions(made.partitions)
+    click.echo(f"{'wrote' if written else 'would write'} {publisher.path}: {len(made.body)} bytes")
+
+
+def _partition_json(partition: PartitionRow) -> dict[str, object]:
+    return {
+        "name": partition.name,
+        "nodes": partition.nodes,
+        "clean": partition.clean,
+        "gpus": partition.gpus,
+        "avoid": list(partition.avoid),
+        "rows": [
+            {
+                "first": r.first,
+                "last": r.last,
+                "per": r.per,
+                "plus": r.plus,
+                "wait_s": r.wait_s,
+                "excluded": list(r.excluded),
+            }
+            for r in partition.rows
+        ],
+    }
+
+
+def _print_partitions(partitions: Sequence[PartitionRow]) -> None:
+    shown = table("partition", "nodes", "leaf switches", "wait", "kept off", fixed=5)
+    for partition in partitions:
+        if partition.avoid:
+            shown.add_row(partition.name, "2 and more", "", "", f"{hostlist.fold(partition.avoid)} (degraded fabric)")
+        for row in partition.rows:
+            low, high = row.switches(row.first), row.switches(row.last)
+            shown.add_row(
+                partition.name,
+                f"{row.first}-{row.last}",
+                str(low) if low == high else f"{low}-{high}",
+                f"{row.wait_s} s",
+                hostlist.fold(row.excluded),
+            )
+        if not partition.rows:
+            shown.add_row(partition.name, f"all of {partition.nodes}", "no limit", "", "")
+    console().print(shown)
+
+
+@command.command("grade")
+@click.argument("nodes", metavar="NODES")
+@click.option("--degraded", "why", metavar="WHY", help="Jobs of several nodes keep off these nodes from now on.")
+@click.option("--well", is_flag=True, help="Take the grade back, also one that an agent set.")
+@click.option("--dry-run", is_flag=True, help="Say what would be changed.")
+@_CONFIG
+def grade(nodes: str, why: Optional[str], well: bool, dry_run: bool, config_path: Optional[Path]) -> None:
+    """Grade nodes by hand: degraded fabric, or well again. Without an option, show the grades.
+
+    Agents grade their own nodes by placement.degraded; a grade that a person set stays until a person takes it back. It stands in
+    the node's Comment and takes effect with the watchdog's next poll, for jobs that wait too.
+
+    \b
+    Example: aistation placement grade gpu[17-18] --degraded 'cable on order'
+    """
+    if why is not None and well:
+        raise click.UsageError("give --degraded or --well, not both")
+    try:
+        names = hostlist.expand(nodes)
+    except hostlist.HostlistError as exc:
+        raise click.BadParameter(str(exc), param_hint="NODES") from exc
+    client = connect(load(config_path))
+    for node in client.nodes(names):
+        before = degraded(node.comment)
+        if why is None and not well:
+            click.echo(f"{node.name}: {'well' if before is None else f'degraded: {before}'}")
+            continue
+        comment = comment_with_grade(node.comment, None if well else f"{ADMIN} {why}")
+        if comment != node.comment:
+            if not dry_run:
+                client.update_node(node.name, Comment=comment)
+            click.echo(f"{'would grade' if dry_run else 'graded'} {node.name}: {'well' if well else 'degraded'}")
 
 
 @command.command("hostfile")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from aistation_slurm.placement.note import admin_comment_with, read_note
+from aistation_slurm.placement.note import Note, admin_comment_with, read_note
 from aistation_slurm.placement.table import PartitionRow
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job
@@ -56,7 +56,7 @@ def correction_of(
         return None
     if job.restart_cnt and now - (job.submit_time or 0) < SETTLED_S:
         return None
-    wanted = _wanted(job, partitions)
+    wanted = _wanted(job, note, partitions)
     if wanted is None:
         return None
     theirs = (set(job.excluded_nodes) - set(note.excluded)) | (set(job.excluded_nodes) & set(kept))
@@ -71,16 +71,19 @@ def correction_of(
     return Correction(job, added, tuple(sorted(set(job.excluded_nodes) - excluded)), fields)
 
 
-def _wanted(job: Job, partitions: Mapping[str, PartitionRow]) -> Optional[set[str]]:
+def _wanted(job: Job, note: Note, partitions: Mapping[str, PartitionRow]) -> Optional[set[str]]:
     """Nodes that the job should keep off; None where that is not known."""
     rows = [partitions.get(name) for name in job.partition.split(",")]
     known = [row for row in rows if row is not None]
     if len(known) != len(rows):
         return None
-    if job.required_nodes or job.reservation:
-        return set()
     # where Slurm does not tell the fewest (text of 22.05), its own count of nodes is the nearest
     fewest = job.min_nodes or job.node_count
-    if any(fewest > row.clean for row in known):
+    if job.required_nodes or job.reservation or any(fewest > row.clean for row in known):
         return set()
-    return {node for row in known for node in row.avoid}
+    size = max(note.nodes, fewest)
+    wanted: set[str] = set()
+    for partition in known:
+        row = partition.row(size)
+        wanted.update(partition.avoid if size > 1 else (), row.excluded if row is not None else ())
+    return wanted

@@ -10,12 +10,13 @@ import pytest
 from aistation_slurm.placement.correct import correction_of, corrections
 from aistation_slurm.placement.grade import comment_with_grade, degraded
 from aistation_slurm.placement.note import Note, admin_comment_with, read_note
-from aistation_slurm.placement.table import PartitionRow
+from aistation_slurm.placement.table import PartitionRow, Row
 from aistation_slurm.slurm.client import Job
 
 NOW = 1_800_000_000
 GPU = PartitionRow("gpu", 8, 6, 8, ("gpu1", "gpu2"))
 NONE = PartitionRow("gpu", 8, 8, 8)
+KEPT = replace(GPU, rows=(Row(1, 1, 8, 0, 0, ("gpu5",)), Row(2, 4, 8, 0, 60, ("gpu5", "gpu6")), Row(5, 8, 8, 0, 60)))
 
 
 def job(note: str, excluded: str = "", **fields: Any) -> Job:
@@ -54,6 +55,17 @@ CASES: dict[str, tuple[Job, PartitionRow, Optional[tuple[str, str]]]] = {
         job("[ais-place x=-]", restart_cnt=1, submit_time=NOW - 100),
         GPU,
         ("gpu[1-2]", "[ais-place x=gpu{1-2}]"),
+    ),
+    "kept for larger jobs": (job("[ais-place n=4 x=-]"), KEPT, ("gpu[1-2,5-6]", "[ais-place n=4 x=gpu{1-2,5-6}]")),
+    "of one node": (
+        job("[ais-place n=1 x=gpu6]", "gpu6", min_nodes=1, node_count=1),
+        KEPT,
+        ("gpu5", "[ais-place n=1 x=gpu5]"),
+    ),
+    "large itself": (
+        job("[ais-place n=6 x=gpu{1-2,5}]", "gpu1 gpu2 gpu5", min_nodes=6),
+        KEPT,
+        ("gpu[1-2]", "[ais-place n=6 x=gpu{1-2}]"),
     ),
     "a partition that the table has not": (job("[ais-place x=gpu1]", "gpu1", partition="gpu,new"), NONE, None),
     "a note that cannot be read": (job("[ais-place x=gpu{1-]", "gpu1"), NONE, None),
