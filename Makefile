@@ -6,11 +6,12 @@ STOCK   ?=
 ARGS    ?=
 ROUNDS  ?= 200
 SEED    ?= 1
+SLURM   ?=
 
 # Test clusters mostly wait, so two files at a time serve even one core well.
 JOBS    ?= 2
 
-.PHONY: help setup plugins demo test test-unit test-cluster torch torture lint format bench clean
+.PHONY: help setup plugins demo test test-unit test-cluster matrix torch torture lint format bench clean
 
 help:
 	@echo 'make setup         install what is missing (apt, pip) and make .venv/bin/aistation'
@@ -19,6 +20,8 @@ help:
 	@echo 'make test          all tests (unit and real Slurm); ARGS="-k name" passes options to pytest'
 	@echo 'make test-unit     the tests that need no Slurm and no root'
 	@echo 'make test-cluster  the tests on a real Slurm in namespaces (root)'
+	@echo '                   SLURM=24.11 or 26.05: on that release, from a Debian root that is made once'
+	@echo 'make matrix        the core of these on Slurm 22.05, 24.11 and 26.05, and a table; ARGS=--all: all of them'
 	@echo 'make torch         the CPU build of PyTorch in .venv/torch, for examples/torch_ddp and its test'
 	@echo 'make torture       random faults on a real Slurm; ROUNDS=200 SEED=1; nothing may be lost or doubled'
 	@echo 'make lint          ruff, mypy --strict, shellcheck, C warnings as errors'
@@ -41,7 +44,10 @@ test-unit: setup plugins
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
 test-cluster: setup plugins torch
-	@$(BIN)/python -m pytest tests/cluster -n $(JOBS) --dist loadfile $(ARGS)
+	@AIS_SLURM=$(SLURM) $(BIN)/python -m pytest tests/cluster -n $(JOBS) --dist loadfile $(ARGS)
+
+matrix: setup plugins
+	@$(BIN)/python -m tests.cluster.matrix $(ARGS)
 
 # its test is skipped, and says why, where torch cannot be installed
 torch: setup

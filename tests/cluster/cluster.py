@@ -351,7 +351,9 @@ class Cluster(Fleet):
         return next(node for node in self._nodes() if node["name"] == name)
 
     def _nodes(self) -> list[dict[str, Any]]:
-        return slurm_view.parse_nodes(self.run(["sinfo", "--json"]).stdout)
+        # 22.05 has nodes in sinfo's JSON and no scontrol --json; since 23.11 sinfo's JSON has groups of nodes
+        command = ["sinfo", "--json"] if self.root.top is None else ["scontrol", "show", "nodes", "--json"]
+        return slurm_view.parse_nodes(self.run(command).stdout)
 
     def _all_idle(self) -> bool:
         return all(node["state"] == "IDLE" and not node["flags"] for node in self._nodes())
