@@ -16,6 +16,7 @@ import msgspec
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import Config, load
 from aistation_slurm.errors import SlurmUnavailable
+from aistation_slurm.placement.refresher import Refresher
 from aistation_slurm.recovery.clock import SystemClock
 from aistation_slurm.recovery.journal import Journal
 from aistation_slurm.recovery.primary import Primary
@@ -28,6 +29,8 @@ __all__ = ["command"]
 log = logging.getLogger(__name__)
 
 WAIT_FOR_SLURM_S = 2.0
+PLACEMENT_S = 60.0
+"""`once` waits so long for the decision table and the corrections of pending jobs."""
 
 _config = click.option("--config", "config_path", type=click.Path(path_type=Path), help="aistation.toml to use.")
 _observe = click.option("--observe", is_flag=True, help="Change nothing: journal and print what would be done.")
@@ -51,7 +54,8 @@ def run(config_path: Optional[Path], observe: bool) -> None:
     try:
         client = connect(config)
         primary = Primary(config.slurm, SystemClock())
-        watchdog = _watchdog(config, client, _wait_for_cluster_name(client), primary)
+        placement = Refresher(config, connect(config))
+        watchdog = _watchdog(config, client, _wait_for_cluster_name(client), primary, placement)
 
         def stop(*_: object) -> None:
             watchdog.stopping = True
@@ -75,8 +79,10 @@ def once(config_path: Optional[Path], observe: bool) -> None:
     try:
         client = connect(config)
         primary = Primary(config.slurm, SystemClock())
-        watchdog = _watchdog(config, client, client.cluster_name(), primary)
+        placement = Refresher(config, connect(config))
+        watchdog = _watchdog(config, client, client.cluster_name(), primary, placement)
         watchdog.cycle(everything=True)
+        placement.wait(PLACEMENT_S)
         if not primary.acts():
             click.echo(primary.state)
         elif watchdog.busy:
@@ -124,17 +130,21 @@ def _settings(path: Optional[Path], observe: bool) -> Config:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     config = load(path)
     if observe:
-        config = msgspec.structs.replace(config, watchdog=msgspec.structs.replace(config.watchdog, mode="observe"))
+        config = msgspec.structs.replace(
+            config,
+            watchdog=msgspec.structs.replace(config.watchdog, mode="observe"),
+            placement=msgspec.structs.replace(config.placement, mode="observe"),
+        )
     return config
 
 
-def _watchdog(config: Config, client: SlurmClient, cluster: str, primary: Primary) -> Watchdog:
+def _watchdog(config: Config, client: SlurmClient, cluster: str, primary: Primary, placement: Refresher) -> Watchdog:
     spool = config.watchdog.spool_dir
     if not Path(spool).is_dir():
         log.warning("%s does not exist: faults are only seen every %g s", spool, config.watchdog.poll_s)
     mode = "acts" if config.enforcing(config.watchdog) else "only observes"
     log.info("watchdog of cluster %s %s; journal %s", cluster, mode, config.watchdog.journal)
-    return Watchdog(config, client, Journal(Path(config.watchdog.journal), cluster), SystemClock(), primary)
+    return Watchdog(config, client, Journal(Path(config.watchdog.journal), cluster), SystemClock(), primary, placement)
 
 
 def _wait_for_cluster_name(client: SlurmClient) -> str:

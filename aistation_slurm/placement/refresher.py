@@ -45,6 +45,8 @@ class Refresher:
         self._publisher = publisher or Publisher(config)
         self._offers: list[Offer] = []
         self._news = threading.Event()
+        self._rest = threading.Event()
+        self._rest.set()
         self._thread: Optional[threading.Thread] = None
         self._refused: dict[int, float] = {}
         self._said: dict[str, str] = {}
@@ -54,13 +56,20 @@ class Refresher:
         if not self._act:
             return
         self._offers = [Offer(jobs, nodes, kept)]
+        self._rest.clear()
         self._news.set()
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="placement", daemon=True)
             self._thread.start()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Until what was offered is done, for a command that ends; False after ``timeout_s``."""
+        return self._rest.wait(timeout_s)
+
     def _work(self) -> None:
         while True:
+            if not self._news.is_set():
+                self._rest.set()
             self._news.wait()
             self._news.clear()
             offers, self._offers = self._offers, []

@@ -10,6 +10,7 @@ import os
 import pwd
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import Optional
 
@@ -18,6 +19,7 @@ from aistation_slurm.placement.table import BYTES_MAX, Table, TableError, parse
 __all__ = ["intact", "read", "write"]
 
 MODE = 0o644
+LEFTOVER_S = 60.0
 
 
 def write(path: Path, text: str) -> None:
@@ -25,6 +27,7 @@ def write(path: Path, text: str) -> None:
     folder = path.parent
     try:
         owner = _checked(folder)
+        _clear_leftovers(path)
         fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -38,6 +41,16 @@ def write(path: Path, text: str) -> None:
             raise
     except OSError as exc:
         raise TableError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
+def _clear_leftovers(path: Path) -> None:
+    """What a writer that was killed left behind."""
+    for name in path.parent.glob(f".{path.name}.*"):
+        try:
+            if time.time() - name.lstat().st_mtime > LEFTOVER_S:
+                name.unlink()
+        except FileNotFoundError:
+            continue
 
 
 def _checked(folder: Path) -> os.stat_result:
@@ -64,7 +77,10 @@ def intact(path: Path) -> bool:
 def read(path: Path) -> Optional[Table]:
     """What is there; None where there is none. Raises TableError where it is not a table."""
     try:
-        with open(path, "rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise TableError(f"{path}: not a plain file")
             data = file.read(BYTES_MAX + 1)
     except FileNotFoundError:
         return None

@@ -13,6 +13,7 @@ from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.errors import JournalError, JournalLost, SlurmError, SlurmRefused, SlurmUnavailable
+from aistation_slurm.placement.refresher import Refresher
 from aistation_slurm.recovery import events
 from aistation_slurm.recovery.actor import Actor
 from aistation_slurm.recovery.adopt import unknown_attempt
@@ -58,9 +59,18 @@ class Watchdog:
     """One controller's watchdog. ``cycle()`` does what is due; ``run()`` loops until ``stopping`` is set."""
 
     def __init__(
-        self, config: Config, client: SlurmClient, journal: Journal, clock: Clock, primary: Optional[Primary] = None
+        self,
+        config: Config,
+        client: SlurmClient,
+        journal: Journal,
+        clock: Clock,
+        primary: Optional[Primary] = None,
+        placement: Optional[Refresher] = None,
     ) -> None:
-        """primary: says whether this host's watchdog acts; None where there is no backup controller."""
+        """primary: says whether this host's watchdog acts; None where there is no backup controller.
+
+        placement: is shown each look at everything.
+        """
         self._config = config.watchdog
         self._enforce = config.enforcing(config.watchdog)
         # an intent this old whose effect is not seen had none: the command and its request are over
@@ -68,6 +78,7 @@ class Watchdog:
         self._client, self._journal, self._clock = client, journal, clock
         self._actor = Actor(client, clock, config.front, primary)
         self._primary = primary
+        self._placement = placement
         self._next_poll = 0.0
         self._due: dict[int, float] = {}
         self._nodes: dict[str, Node] = {}
@@ -170,8 +181,16 @@ class Watchdog:
             self._journal.forget(job_id)
         now = self._clock.now()
         kept_s = self._config.exclusion_s
+        self._aside("placement", lambda: self._offer(jobs, managed))
         self._aside("black holes", lambda: self._black_holes.look(jobs, self._nodes, now))
         self._aside("exclusions", lambda: expire(self._client, self._journal, managed, now, kept_s, act=self._enforce))
+
+    def _offer(self, jobs: list[Job], managed: list[Job]) -> None:
+        """Returns at once: placement works in a thread of its own."""
+        if self._placement is not None:
+            waiting = [job.job_id for job in managed if job.state == "PENDING" and job.excluded_nodes]
+            kept = {job_id: frozenset(self._journal.exclusions(job_id)) for job_id in waiting}
+            self._placement.offer(jobs, list(self._nodes.values()) if managed else None, kept)
 
     def _waiting(self, managed: Iterable[Job]) -> list[tuple[Job, Record]]:
         """Jobs that were restarted and have not started yet."""

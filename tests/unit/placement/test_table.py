@@ -136,3 +136,11 @@ def test_the_file_gets_the_folders_owner_and_a_given_away_one_is_not_intact(tmp_
     assert intact(path)
     os.chown(path, 54321, 54321)
     assert not intact(path)
+
+
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "decisions")
+    with pytest.raises(TableError, match="not a plain file"):
+        read(tmp_path / "decisions")
+    with pytest.raises(TableError, match="directory"):
+        read(tmp_path)
