@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
@@ -13,7 +14,8 @@ import click
 
 from aistation_slurm.cli.screen import console, table
 from aistation_slurm.config import load
-from aistation_slurm.errors import AistationError
+from aistation_slurm.errors import AistationError, SlurmUnavailable
+from aistation_slurm.placement.explain import explain
 from aistation_slurm.placement.grade import ADMIN, comment_with_grade, degraded
 from aistation_slurm.placement.publisher import Publisher
 from aistation_slurm.placement.rank_order import host_lines, inter_leaf_edges, leaves_of, switch_order
@@ -110,6 +112,37 @@ def _print_partitions(partitions: Sequence[PartitionRow]) -> None:
         if not partition.rows:
             shown.add_row(partition.name, f"all of {partition.nodes}", "no limit", "", "")
     console().print(shown)
+
+
+@command.command("explain")
+@click.argument("job", metavar="JOB")
+@_CONFIG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain_job(job: str, config_path: Optional[Path], as_json: bool) -> None:
+    """Say why JOB (an id, or ARRAY_TASK) runs on these nodes, or why it waits and what would start it sooner.
+
+    \b
+    Exit codes: 0 told, 3 Slurm does not know the job or did not answer.
+    Example: aistation placement explain 4711
+    """
+    if not re.fullmatch(r"\d+(_\d+)?", job):
+        raise click.BadParameter(f"{job!r} is no job id; expected 4711 or 4711_3", param_hint="JOB")
+    client = connect(load(config_path))
+    jobs = client.jobs()
+    found = next((one for one in jobs if job in (one.argument, str(one.job_id))), None)
+    if found is None:
+        raise SlurmUnavailable(f"Slurm does not know job {job}; it forgets one MinJobAge seconds after its end")
+    told = explain(found, jobs, client.nodes(), _topology(None), time.time())
+    if as_json:
+        click.echo(json.dumps(told.as_json(), indent=2))
+        return
+    click.echo(f"job {told.job}: {told.state}")
+    for text in told.why:
+        click.echo(f"  {text}")
+    if told.sooner:
+        click.echo("sooner:")
+        for text in told.sooner:
+            click.echo(f"  {text}")
 
 
 @command.command("grade")

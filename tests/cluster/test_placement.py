@@ -208,3 +208,25 @@ SLURM_HOSTFILE=hosts srun --distribution=arbitrary --ntasks=$(wc -l < hosts) bas
     shown = json.loads((c.dir / "shared/alice/hosts.json").read_text(encoding="utf-8"))
     assert shown["ring_edges_between_leaves"] == {"slurm": 6, "ordered": 2}
     assert "6 as Slurm orders them, 2 so" in out
+
+
+def test_a_job_is_explained(cluster: Cluster) -> None:
+    c = cluster
+    published(c, "")
+    first = c.submit("sleep 600", "--nodes=3", ONE_EACH, "--time=10")
+    c.wait_job(first, "RUNNING")
+    second = c.submit("sleep 600", "--nodes=6", ONE_EACH, "--time=10")
+
+    def told(job: int, *options: str) -> str:
+        return c.run(["aistation", "placement", "explain", str(job), *options], "alice").stdout
+
+    shown = json.loads(told(first, "--json"))
+    assert (shown["state"], shown["leaf_count"], shown["optimum"]) == ("RUNNING", 1, 1)
+    assert "AIStation asked for at most 1 leaf switch" in told(first)
+    text = told(second)
+    assert "it wants 6 nodes (at best below 2 leaf switches); 3 that it may use are idle, below 1 leaf switch" in text
+    assert "3 nodes instead of 6 are idle now" in text
+    assert "6 nodes are free in at most" in text
+    gone = c.run(["aistation", "placement", "explain", "999999"], check=False)
+    assert gone.returncode == 3
+    assert "does not know job 999999" in gone.stderr
