@@ -7,20 +7,23 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 import click
 
 from aistation_slurm.cli.screen import console, table
-from aistation_slurm.config import load
+from aistation_slurm.config import Config, load
 from aistation_slurm.errors import AistationError, SlurmUnavailable
 from aistation_slurm.placement.explain import explain
 from aistation_slurm.placement.grade import ADMIN, comment_with_grade, degraded
 from aistation_slurm.placement.publisher import Publisher
 from aistation_slurm.placement.rank_order import host_lines, inter_leaf_edges, leaves_of, switch_order
 from aistation_slurm.placement.table import PartitionRow
-from aistation_slurm.slurm import connect, hostlist
+from aistation_slurm.slurm import Job, connect, hostlist
+from aistation_slurm.slurm.command import run
+from aistation_slurm.slurm.record import job_from_text
 from aistation_slurm.topology import sources
 from aistation_slurm.topology.model import Topology
 
@@ -127,12 +130,13 @@ def explain_job(job: str, config_path: Optional[Path], as_json: bool) -> None:
     """
     if not re.fullmatch(r"\d+(_\d+)?", job):
         raise click.BadParameter(f"{job!r} is no job id; expected 4711 or 4711_3", param_hint="JOB")
-    client = connect(load(config_path))
+    config = load(config_path)
+    client = connect(config)
     jobs = client.jobs()
     found = next((one for one in jobs if job in (one.argument, str(one.job_id))), None)
     if found is None:
         raise SlurmUnavailable(f"Slurm does not know job {job}; it forgets one MinJobAge seconds after its end")
-    told = explain(found, jobs, client.nodes(), _topology(None), time.time())
+    told = explain(_with_switches(found, config), jobs, client.nodes(), _topology(None), time.time())
     if as_json:
         click.echo(json.dumps(told.as_json(), indent=2))
         return
@@ -143,6 +147,15 @@ def explain_job(job: str, config_path: Optional[Path], as_json: bool) -> None:
         click.echo("sooner:")
         for text in told.sooner:
             click.echo(f"  {text}")
+
+
+def _with_switches(job: Job, config: Config) -> Job:
+    """The JSON of 22.05 has no switches; scontrol's text has."""
+    if job.required_switches:
+        return job
+    argv = [str(Path(config.slurm.bin_dir) / "scontrol"), "show", "job", job.argument]
+    shown = job_from_text(run(argv, timeout_s=config.slurm.timeout_s, conf=config.slurm.conf))
+    return replace(job, required_switches=shown.required_switches, switch_wait_s=shown.switch_wait_s)
 
 
 @command.command("grade")

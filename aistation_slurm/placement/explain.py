@@ -152,9 +152,7 @@ def _room(job: Job, use: PartitionUse, wanted: int, optimum: int) -> list[str]:
     ]
     gone = [n.name for leaf in use.leaves for n in leaf.nodes if n.use is Use.UNAVAILABLE]
     if gone:
-        said.append(
-            f"{plural(len(gone), 'node')} of the partition are drained, down or reserved: {hostlist.fold(gone)}"
-        )
+        said.append(f"{plural(len(gone), 'node')} drained, down or reserved in the partition: {hostlist.fold(gone)}")
     return said
 
 
