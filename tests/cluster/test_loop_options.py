@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from aistation_slurm.placement.table import PartitionRow, Row, body, render
 from tests.cluster import Cluster, CommandError, suite
 from tests.cluster.host_root import USERS
 
@@ -288,20 +286,6 @@ def test_the_switch_limit_is_set_and_the_users_own_wins(cluster: Cluster) -> Non
     own = cluster.submit("true", *held, "--ais-switch=pack,max=1,wait=3", "--switches=2@1:00")
     assert cluster.show_job(asked)["Switches"] == "1@00:03:00"
     assert cluster.show_job(own)["Switches"] == "2@00:01:00"
-
-
-def test_the_decision_table_is_looked_up(cluster: Cluster) -> None:
-    table = cluster.disk("ctl") / "var/lib/aistation/decisions"
-    rows = body([PartitionRow("gpu", 4, 4, rows=(Row(2, 2, 2, 0, 120),))])
-    table.write_text(render(rows, int(time.time()), 600), encoding="utf-8")
-    shutil.chown(table, "slurm")
-    try:
-        two = cluster.submit("true", "--hold", "--nodes=2")
-        one = cluster.submit("true", "--hold", "--nodes=1")
-    finally:
-        table.unlink()
-    assert cluster.show_job(two)["Switches"] == "1@00:02:00"
-    assert "Switches" not in cluster.show_job(one)
 
 
 @contextmanager
