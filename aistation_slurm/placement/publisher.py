@@ -94,7 +94,7 @@ class Publisher:
     # ---- what Slurm is asked for seldom
 
     def _refresh_topology(self, nodes: Sequence[Node]) -> list[str]:
-        known = (len(nodes), hash(tuple(node.name for node in nodes)), *self._file_times())
+        known = (len(nodes), *self._file_times())
         now = self._clock()
         if known == self._known and (self._ask_after == 0.0 or 0 <= now < self._ask_after):
             return []

@@ -81,9 +81,10 @@ class View:
             self._jobs = list(jobs)
             ends = _ends(jobs)
         old, old_ends = self._nodes, self._ends
-        changed = [
-            node for node in nodes if old.get(node.name) is not node or ends.get(node.name) != old_ends.get(node.name)
-        ]
+        if ends is old_ends:
+            changed = [node for node in nodes if old.get(node.name) is not node]
+        else:
+            changed = [n for n in nodes if old.get(n.name) is not n or ends.get(n.name) != old_ends.get(n.name)]
         same_shape = topology is self._topology and len(nodes) == len(old)
         self._ends = ends
         if same_shape and not changed:
@@ -155,10 +156,15 @@ def partition_rows(
                 f"partition {name}: {len(avoid)} of {size} nodes are degraded, which is the fabric's fault: none is avoided"
             )
             avoid = frozenset()
-        limits = []
+        limits: list[table.Row] = []
         for row in by_partition.get(name, ()):
             excluded = row.excluded if row.excluded and row.last <= _clean(partition, avoid.union(row.excluded)) else ()
-            limits.append(table.Row(row.first, row.last, row.per, row.plus, row.wait_s, excluded))
+            before = limits[-1] if limits else None
+            same = (row.first - 1, row.per, row.plus, row.wait_s, excluded)
+            if before is not None and (before.last, *before[2:]) == same:
+                limits[-1] = before._replace(last=row.last)
+            else:
+                limits.append(table.Row(row.first, row.last, row.per, row.plus, row.wait_s, excluded))
         ordered = tuple(sorted(avoid, key=natural))
         found.append(table.PartitionRow(name, size, _clean(partition, avoid), partition.gpus, ordered, tuple(limits)))
     return found, said
