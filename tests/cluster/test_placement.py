@@ -91,6 +91,52 @@ def test_the_watchdog_publishes_and_a_submission_looks_it_up(cluster: Cluster) -
     assert "Switches" not in cluster.show_job(cluster.submit("true", "--hold", "--nodes=1"))
 
 
+DERIVED = [
+    (["--nodes=4"], "2"),
+    (["--nodes=2-4"], "2"),
+    (["--gpus=3"], "1"),
+    (["--gpus=4"], "2"),
+    (["--gpus=1"], None),
+    (["--ntasks=64"], "1"),
+    (["--ntasks=32"], None),
+    (["--ntasks=8", "--ntasks-per-node=2"], "2"),
+    (["--ntasks=4", "--gpus-per-task=1"], "2"),
+    (["--nodes=4", "--array=1-3"], "2"),
+    (["--nodes=4", "--partition=gpu"], "2"),
+    (["--nodes=2", "--contiguous"], None),
+    (["--nodes=2", "--spread-job"], None),
+    (["--nodes=2", "--reservation=course"], None),
+]
+
+
+def test_sizes_are_derived_as_the_real_slurmctld_describes_jobs(cluster: Cluster) -> None:
+    c = cluster
+    published(c, "")
+    when = ["starttime=now+60minutes", "duration=60", "users=alice"]
+    c.run(["scontrol", "create", "reservation", "ReservationName=course", "nodes=gpu[1-3]", *when])
+    try:
+        for options, switches in DERIVED:
+            job = c.show_job(c.submit("true", "--hold", *options))
+            assert job.get("Switches", "").partition("@")[0] == (switches or ""), options
+            noted = switches is not None or options[-1] in ("--contiguous", "--spread-job")
+            assert ("[ais-place" in job.get("AdminComment", "")) == noted, options
+    finally:
+        c.run(["scancel", "--user=alice"])
+        c.run(["scontrol", "delete", "ReservationName=course"])
+
+
+def test_the_parts_of_a_heterogeneous_job_wait_for_each_other_alone(cluster: Cluster) -> None:
+    c = cluster
+    grade(c, "gpu1", "--degraded", "test")
+    published(c, "gpu1")
+    text = "#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH hetjob\n#SBATCH --nodes=3\ntrue\n"
+    job = c.submit(text, "--hold")
+    shown = c.run(["scontrol", "show", "job", str(job)]).stdout
+    assert shown.count("ExcNodeList=gpu1") == 2
+    assert "Switches=" not in shown
+    c.run(["scancel", str(job)])
+
+
 def test_degraded_nodes_get_no_job_of_several_nodes_and_waiting_jobs_follow(cluster: Cluster) -> None:
     c = cluster
     before = c.submit("sleep 600", "--hold", "--nodes=3", ONE_EACH)
