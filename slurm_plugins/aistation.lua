@@ -18,7 +18,7 @@
 
 local aistation = { decisions_path = "/var/lib/aistation/decisions" }
 
-local TABLE_BYTES_MAX, TABLE_ROWS_MAX = 24 * 1024, 800 -- what is read within slurmctld's locks in less than 5 ms
+local TABLE_BYTES_MAX, TABLE_ROWS_MAX = 24 * 1024, 600 -- what is read within slurmctld's locks in less than 5 ms
 local CLOCK_SKEW_S = 300
 local NAMES_SHOWN = 120 -- bytes of a list of nodes in what a user is told
 

@@ -18,7 +18,7 @@ from aistation_slurm.topology.model import natural
 
 __all__ = ["BYTES_MAX", "PartitionRow", "Row", "Table", "TableError", "body", "coarser", "compact", "parse", "render"]
 
-BYTES_MAX, ROWS_MAX = 24 * 1024, 800
+BYTES_MAX, ROWS_MAX = 24 * 1024, 600
 """aistation.lua refuses a larger one: a reload takes 5 ms then."""
 LIST_BYTES_MAX = 8 * 1024
 _HEADER = re.compile(r"aistation-decisions 2 (\d{1,12}) (\d{1,9}) (\d{1,10})\n")

@@ -78,8 +78,6 @@ class EmulatedCluster(Cluster):
             f"TopologyPlugin=topology/{'tree' if topology else 'none'}",
             "SlurmdDebug=error",
             "SlurmctldDebug=info",
-            # AIStation's hooks are for real nodes, and would share one /run here
-            *(f"{hook}=/bin/true" for hook in HOOKS if aistation),
             *conf,
         ]
         super().__init__(nodes=0, gpus=0, hcas=0, aistation=aistation, conf_extra="\n".join(lines), config=config)
@@ -87,6 +85,11 @@ class EmulatedCluster(Cluster):
 
     def _write_conf(self) -> None:
         super()._write_conf()
+        # AIStation's hooks are for real nodes, and would share one /run here; none of them has to do with placement
+        left_out = (*(f"{hook}=" for hook in HOOKS), "PrologFlags=")
+        conf = self.conf_dir / "slurm.conf"
+        lines = [line for line in conf.read_text(encoding="utf-8").splitlines() if not line.startswith(left_out)]
+        conf.write_text("\n".join([*lines, ""]), encoding="utf-8")
         (self.conf_dir / "topology.conf").write_text(self._topology, encoding="utf-8")
 
     def start_slurmctld(self, host: str = "") -> None:
