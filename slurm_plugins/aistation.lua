@@ -340,19 +340,20 @@ local function row_of(rows, nodes)
   return nil
 end
 
+local function keep_off(found, list)
+  if not list.nodes or found.avoid == list.nodes then return end
+  found.avoid = found.avoid and (found.avoid .. "," .. list.nodes) or list.nodes
+  found.noted = found.noted and (found.noted .. "," .. list.noted) or list.noted
+end
+
 -- What the table has for the job, over all partitions that it may start in: the loosest limit, the shortest wait, all nodes to
--- keep off. { nodes =, switches =, wait_s =, avoid = { hostlists }, noted = { the same for the note }, kept = true where some are
--- kept for larger jobs, short = true where some partition has too few other nodes }, or nil.
+-- keep off. { nodes =, switches =, wait_s =, avoid = hostlist, noted = the same for the note, kept = true where some are kept for
+-- larger jobs, short = true where some partition has too few other nodes }, or nil.
 local function looked_up(job, part_list)
   local names = partitions_of(job, part_list)
   local partitions = names[1] and decisions(os.time())
   if not partitions then return nil end
-  local found, limited = { nodes = 0, avoid = {}, noted = {} }, true
-  local function keep_off(list)
-    if not list.nodes then return false end
-    found.avoid[#found.avoid + 1], found.noted[#found.noted + 1] = list.nodes, list.noted
-    return true
-  end
+  local found, limited = { nodes = 0 }, true
   for _, name in ipairs(names) do
     local partition = partitions[name]
     if not partition then return nil end
@@ -368,8 +369,11 @@ local function looked_up(job, part_list)
     end
     found.nodes = math.max(found.nodes, most)
     found.short = found.short or fewest > partition.clean
-    if most > 1 then keep_off(partition.avoid) end
-    found.kept = row and keep_off(row.excluded) or found.kept
+    if most > 1 then keep_off(found, partition.avoid) end
+    if row and row.excluded.nodes then
+      keep_off(found, row.excluded)
+      found.kept = true
+    end
   end
   if not limited then found.switches, found.wait_s = nil, nil end
   return found
@@ -402,13 +406,11 @@ end
 
 -- The segment of AdminComment by which `aistation placement explain`, and the correction of pending jobs, know what was done.
 local function note_of(found, switches, wait_s, kind)
-  local words = { "ais-place" }
-  if found then words[#words + 1] = string.format("n=%d", found.nodes) end
-  if switches then words[#words + 1] = string.format("s=%d", switches) end
-  if wait_s then words[#words + 1] = string.format("w=%d", wait_s) end
-  if kind == "user" then words[#words + 1] = "x=user" end
-  if kind == "ours" then words[#words + 1] = "x=" .. (found.noted[1] and table.concat(found.noted, ",") or "-") end
-  return "[" .. table.concat(words, " ") .. "]"
+  local size = found and string.format(" n=%d", found.nodes) or ""
+  local limit = switches and string.format(" s=%d", switches) or ""
+  local wait = wait_s and string.format(" w=%d", wait_s) or ""
+  local off = kind == "user" and "user" or kind == "ours" and (found.noted or "-")
+  return "[ais-place" .. size .. limit .. wait .. (off and " x=" or "") .. (off or "") .. "]"
 end
 
 local function seconds(wait_s)
@@ -426,7 +428,7 @@ local function place(job, part_list, wanted)
   if not given(job.reservation) then found = looked_up(job, part_list) end -- its nodes are not those of the partition
   local switches, wait_s = limit_for(job, found, request)
   local kind = exclusion_for(job, found)
-  local avoid = kind == "ours" and found.avoid[1] and table.concat(found.avoid, ",") or nil
+  local avoid = kind == "ours" and found.avoid or nil
   if switches then
     job.req_switch = switches
     if wait_s then job.wait4switch = wait_s end
