@@ -1,6 +1,6 @@
 """A site's own checkpoint layouts, ``[[checkpoints.layout]]`` in aistation.toml: what they may say, and how a start reads them.
 
-Standard library only, since a start of a job runs without site-packages (startup.py); config.py has the same rules through
+Standard library only, since a start of a job runs without site-packages (startup.py); config has the same rules through
 ``Layout.problem``.
 """
 

@@ -12,7 +12,7 @@ from aistation_slurm.errors import ConfigError
 
 def test_no_default_file_means_every_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("AISTATION_CONFIG", raising=False)
-    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "absent.toml")
+    monkeypatch.setattr(config.file, "DEFAULT_PATH", tmp_path / "absent.toml")
     assert config.load() == config.Config()
 
 

@@ -1,0 +1,28 @@
+"""Section ``[placement]`` of aistation.toml."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Optional
+
+import msgspec
+
+from aistation_slurm.config.values import Mode, Percent
+
+
+class Placement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Few leaf switches and good links for new jobs: the table that job_submit.lua looks up (docs/placement.md)."""
+
+    mode: Optional[Mode] = None
+    """``observe``: no table is published by the watchdog, and pending jobs stay as they are."""
+    table: str = "/var/lib/aistation/decisions"
+    """aistation.lua has the same path; the folder must be writable for nobody but SlurmUser or root."""
+    ttl_s: Annotated[float, msgspec.Meta(ge=60, le=604800)] = 900.0
+    """A table that was not renewed for so long is not used any more."""
+    degraded: tuple[str, ...] = ("fabric.*",)
+    """Checks (shell patterns) whose findings make a node's agent grade it as degraded fabric, of ``degraded_from`` or worse."""
+    degraded_from: Literal["warn", "fail"] = "fail"
+    avoid_percent: Percent = 25.0
+    """Where more of a partition's nodes are degraded, the fabric and not the nodes is at fault, and none is avoided."""
+    correct: bool = True
+    """Correct the exclusions of pending jobs when a node's grade changes; only those that AIStation made."""
+    corrections_per_s: Annotated[float, msgspec.Meta(gt=0, le=10)] = 10.0
