@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.detectors import gpu as gpu_detector
@@ -41,6 +41,9 @@ from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.probes.pci import PciGpu
 from aistation_slurm.slurm.client import SlurmClient
 
+if TYPE_CHECKING:
+    from aistation_slurm.healing.watch import HealWatch
+
 __all__ = ["Agent", "kernel_findings", "look_at_node"]
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,8 @@ FILE_POLL_S = 0.2
 """A plain file (a test's, or a log host's) cannot be waited for."""
 IDLE_POLL_S = 1.0
 KERNEL_CHECKS = ("gpu.lost", "gpu.xid")
+HAND_OVER_S = 10.0
+"""The loop may be in the middle of a request to Slurm."""
 HANG_RECHECK_S = 5.0
 """While a driver call is blocked and not yet confirmed as a hang: a look that waits for an old child costs nothing."""
 
@@ -85,6 +90,9 @@ class Agent:
         self.hang = HangWatch(config, client, self._minors_of)
         self.ended = EndedJobs(config, client, self._certain_name)
         self.grade = NodeGrade(config, client, self._certain_name)
+        self.heal = self._healing() if config.healing.enabled else None
+        self._checking = threading.Lock()
+        """One look at a time: they share files and the driver."""
         self._stopping = False
         self._reports: queue.SimpleQueue[tuple[NodeReport, float]] = queue.SimpleQueue()
         """With the monotonic time at which the look began."""
@@ -114,6 +122,8 @@ class Agent:
             self._open_klog()
             worker.start()
             self.hang.start()
+            if self.heal is not None:
+                self.heal.start()
             self._loop()
         finally:
             signal.set_wakeup_fd(old_fd)
@@ -121,6 +131,8 @@ class Agent:
                 signal.signal(number, handler)
             notify("STOPPING=1")
             self.hang.stop()
+            if self.heal is not None:
+                self.heal.stop()
             self._look_now.set()
 
     def _loop(self) -> None:
@@ -194,13 +206,33 @@ class Agent:
                 self._say_once(str(exc))
         return look_at_node(config, name or self.own_name.guess())
 
+    def _healing(self) -> HealWatch:
+        """Loaded only where the site wants it, for the memory of all others."""
+        from aistation_slurm.healing.healer import full_check
+        from aistation_slurm.healing.watch import HealWatch
+
+        def look() -> NodeReport:
+            with self._checking:
+                return full_check(self.config, self._certain_name())
+
+        return HealWatch(self.config, self.client, self._certain_name, look, self._hand_over)
+
+    def _hand_over(self, report: NodeReport) -> None:
+        """From healing's thread: have it published, so that the gate knows when the node is given back."""
+        self._reports.put((report, time.monotonic()))
+        self._wake()
+        until = time.monotonic() + HAND_OVER_S
+        while (self.report is None or self.report.time < report.time) and time.monotonic() < until:
+            time.sleep(0.05)
+
     def _work(self) -> None:
         """The worker: a complete look now, then every ``poll_s`` seconds and whenever one is asked for."""
         while not self._stopping:
             self._look_now.clear()
             began = time.monotonic()
             try:
-                report = self.check(self.config)
+                with self._checking:
+                    report = self.check(self.config)
             except AistationError as exc:
                 self._say_once(f"the node could not be checked: {exc}")
             except Exception:

@@ -17,7 +17,7 @@ from aistation_slurm.node.acted import Key
 from aistation_slurm.node.state import boot_id, write_file
 from aistation_slurm.probes.klog import KernelLog, Record
 
-__all__ = ["CHECKS", "events", "given_back", "note_drained", "since"]
+__all__ = ["CHECKS", "events", "given_back", "healed", "newest", "note_drained", "since"]
 
 CHECKS = ("gpu.xid",)
 """Checks that tell of the past. A GPU that is lost still is; a GPU that had an Xid may be well again."""
@@ -38,7 +38,7 @@ def since(state_dir: str) -> float:
 
 def note_drained(config: Config) -> None:
     """The node is drained: what the log holds by now is told to whoever gives it back. Raises OSError."""
-    _write(f"{config.node.state_dir}/klog-drained", _newest(config))
+    _write(f"{config.node.state_dir}/klog-drained", newest(config))
 
 
 def given_back(config: Config, keys: Iterable[Key]) -> set[Key]:
@@ -47,7 +47,7 @@ def given_back(config: Config, keys: Iterable[Key]) -> set[Key]:
     keys: the faults acted on; returns those that still count as acted on. Raises OSError, and nothing is forgotten.
     """
     cut = _read(f"{config.node.state_dir}/klog-drained")
-    _write(f"{config.node.state_dir}/klog-since", _newest(config) if cut is None else cut)
+    _write(f"{config.node.state_dir}/klog-since", newest(config) if cut is None else cut)
     again = {event.pci for event in events(config) if event.drain}
     return {
         (check, subject)
@@ -56,7 +56,14 @@ def given_back(config: Config, keys: Iterable[Key]) -> set[Key]:
     }
 
 
-def _newest(config: Config) -> float:
+def healed(config: Config, until: float) -> None:
+    """A reset has dealt with what the log held at ``until`` (seconds since boot, of :func:`newest`). Raises OSError."""
+    if until > since(config.node.state_dir):
+        _write(f"{config.node.state_dir}/klog-since", until)
+
+
+def newest(config: Config) -> float:
+    """Seconds since boot of the newest record; -1 where there is none, infinity where its time cannot be read."""
     return max((_seconds(record.time) for record in _records(config)), default=-1.0)
 
 
