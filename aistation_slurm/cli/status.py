@@ -12,6 +12,8 @@ import click
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import load
 from aistation_slurm.findings import is_our_reason
+from aistation_slurm.healing import reason
+from aistation_slurm.healing.reason import evidence_path
 from aistation_slurm.slurm import connect, hostlist, tags
 from aistation_slurm.slurm.client import Job, Node
 
@@ -37,7 +39,7 @@ def command(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> N
         "mode": config.mode,
         "nodes": len(nodes),
         "schedulable": sum(1 for n in nodes if n.schedulable),
-        "drained_by_us": [_node(n) for n in bad if n.drained and is_our_reason(n.reason)],
+        "drained_by_us": [_ours(n, config.healing.dir) for n in bad if n.drained and is_our_reason(n.reason)],
         "others": [_node(n) for n in bad if not (n.drained and is_our_reason(n.reason))],
         "jobs": [_job(j) for j in managed],
     }
@@ -51,6 +53,14 @@ def command(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> N
 def _node(node: Node) -> dict[str, Any]:
     state = "+".join([node.state, *sorted(node.flags)])
     return {"node": node.name, "state": state, "reason": node.reason, "since": node.reason_time}
+
+
+def _ours(node: Node, folder: str) -> dict[str, Any]:
+    """Where healing has given up, the file on that node which tells why."""
+    row, ident = _node(node), reason.ident_of(node.reason)
+    if ident is not None and reason.asks_to_inspect(node.reason):
+        row["evidence"] = f"{node.name}:{evidence_path(folder, node.name, ident)}"
+    return row
 
 
 def _job(job: Job) -> dict[str, Any]:
@@ -78,6 +88,8 @@ def _print(page: dict[str, Any]) -> None:
             since = time.strftime("%m-%d %H:%M:%S", time.localtime(row["since"])) if row["since"] else ""
             table.add_row(row["node"], row["state"], since, by, escape(row["reason"]))
         console.print(table)
+        for row in (row for row in page["drained_by_us"] if "evidence" in row):
+            console.print(escape(f"{row['node']} is to be inspected; evidence, if it could be kept: {row['evidence']}"))
     if page["jobs"]:
         table = screen.table("job", "user", "state", "nodes", "restarts", "note", fixed=5, title="Jobs looked after")
         for row in page["jobs"]:

@@ -22,12 +22,13 @@ from aistation_slurm.config import Config
 from aistation_slurm.errors import StateFileError
 from aistation_slurm.findings import Status
 from aistation_slurm.healing.history import KERNEL_LINES, Case
+from aistation_slurm.healing.reason import evidence_path
 from aistation_slurm.node.health import NodeReport
 from aistation_slurm.probes import pending
 from aistation_slurm.probes.klog import KernelLog
 from aistation_slurm.probes.nvml import GpuSnapshot
 
-__all__ = ["evidence_path", "identities", "kernel_lines", "write_evidence"]
+__all__ = ["identities", "kernel_lines", "write_evidence"]
 
 _TELLING = re.compile(r"NVRM|nvidia|Xid|AER|pcieport|EDAC|mce:|Machine Check|nvme|mlx5", re.IGNORECASE)
 _COUNTERS = (
@@ -35,11 +36,6 @@ _COUNTERS = (
     "remap_uncorrectable remap_pending remap_failed banks_spent retired_single retired_double retired_pending pcie_replays "
     "nvlink_errors nvlinks throttle temperature temperature_memory power errors recovery_action lost"
 )
-
-
-def evidence_path(folder: str, node: str, ident: str) -> str:
-    """The same for reader and writer, so that the drain's id is enough to find it."""
-    return f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '_', node)}-{ident}.tar.gz"
 
 
 def identities(report: NodeReport) -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import Optional
 
 from aistation_slurm.findings import REASON_MAX, is_our_reason
 
-__all__ = ["asks_to_inspect", "check_of", "ident_of", "inspect_reason", "without_reboot"]
+__all__ = ["asks_to_inspect", "check_of", "evidence_path", "ident_of", "inspect_reason", "without_reboot"]
 
 _IDENT = re.compile(r" \[([0-9a-f]{6})\]$")
 _REBOOT = re.compile(r"(?: : reboot (?:requested|issued|complete|timed out))+$")
@@ -54,3 +54,8 @@ def inspect_reason(reason: str, subject: str, why: str) -> str:
         head, rest = f"{check} {subject}", rest[len(subject) :].strip()
     text = f"{head} {_INSPECT}{why}" + (f"; {rest}" if rest else "")
     return text[: REASON_MAX - len(tail)].rstrip() + tail
+
+
+def evidence_path(folder: str, node: str, ident: str) -> str:
+    """The same for reader and writer, so that the drain's id is enough to find it."""
+    return f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '_', node)}-{ident}.tar.gz"
