@@ -381,13 +381,13 @@ end
 
 -- ---- placing --------------------------------------------------------------------------------------------------------------
 
--- Leaf switches that the job may span, and seconds that it waits for so few: (switches, wait_s), or nil to leave it alone.
+-- Leaf switches that the job may span, seconds that it waits for so few, and true where the user said so; nil: left alone.
 -- --switches, --nodelist, --constraint, --contiguous and --spread-job are the user's own placement; the parts of a
 -- heterogeneous job start together, so that none of them may wait for itself.
 local function limit_for(job, found, request)
   if not (unset(job.req_switch) or job.req_switch == 0) then return nil end
   if request and (request.kind ~= "pack" or request.max) then
-    return request.max, request.wait_min and request.wait_min * 60
+    return request.max, request.wait_min and request.wait_min * 60, true
   end
   if not found or given(job.req_nodes) or given(job.features) or job.contiguous == 1 then return nil end
   if not unset(job.het_job_offset) then return nil end
@@ -426,7 +426,7 @@ local function place(job, part_list, wanted)
   end
   local found
   if not given(job.reservation) then found = looked_up(job, part_list) end -- its nodes are not those of the partition
-  local switches, wait_s = limit_for(job, found, request)
+  local switches, wait_s, asked = limit_for(job, found, request)
   local kind = exclusion_for(job, found)
   local avoid = kind == "ours" and found.avoid or nil
   if switches then
@@ -441,9 +441,9 @@ local function place(job, part_list, wanted)
     local why = found.kept and "degraded fabric, or kept for larger jobs that wait" or "degraded fabric, jobs of one node only"
     tell("keeps off " .. which .. ": " .. why)
   end
-  if switches or kind then
+  if kind or (switches and not asked) then
     local theirs = string.gsub(job.admin_comment or "", "%s*%[ais%-place [^%]]*%]", "")
-    local note = note_of(found, switches, wait_s, kind)
+    local note = note_of(found, not asked and switches, not asked and wait_s, kind)
     job.admin_comment = theirs == "" and note or (theirs .. " " .. note)
   end
 end

@@ -21,18 +21,20 @@ SETTLED_S = 60.0
 
 
 class Correction(NamedTuple):
-    """added, lifted: the nodes; fields: what to set, in one request."""
+    """added, lifted: the nodes; switches: the new limit, None where it stays; fields: what to set, in one request."""
 
     job: Job
     added: tuple[str, ...]
     lifted: tuple[str, ...]
+    switches: Optional[int]
     fields: dict[str, str]
 
     @property
     def text(self) -> str:
         words = [f"keeps off {hostlist.fold(self.added)}"] if self.added else []
         words += [f"may use {hostlist.fold(self.lifted)} again"] if self.lifted else []
-        return ", ".join(words)
+        words += [f"may span {self.switches} leaf switches"] if self.switches is not None else []
+        return ", ".join(words) or "its note is put right"
 
 
 def corrections(
@@ -52,38 +54,62 @@ def correction_of(
 ) -> Optional[Correction]:
     """None where the job is as it should be, or is not AIStation's to change."""
     note = read_note(job.admin_comment)
-    if note is None or not note.ours or job.state != "PENDING" or job.completing:
+    if note is None or job.state != "PENDING" or job.completing:
         return None
     if job.restart_cnt and now - (job.submit_time or 0) < SETTLED_S:
         return None
-    wanted = _wanted(job, note, partitions)
-    if wanted is None:
-        return None
-    theirs = (set(job.excluded_nodes) - set(note.excluded)) | (set(job.excluded_nodes) & set(kept))
-    excluded = theirs | set(wanted)
-    if excluded == set(job.excluded_nodes) and set(wanted) == set(note.excluded):
-        return None
-    fields = {
-        "ExcNodeList": hostlist.fold(sorted(excluded)),
-        "AdminComment": admin_comment_with(job.admin_comment, sorted(wanted)),
-    }
-    added = tuple(sorted(excluded - set(job.excluded_nodes)))
-    return Correction(job, added, tuple(sorted(set(job.excluded_nodes) - excluded)), fields)
-
-
-def _wanted(job: Job, note: Note, partitions: Mapping[str, PartitionRow]) -> Optional[set[str]]:
-    """Nodes that the job should keep off; None where that is not known."""
     rows = [partitions.get(name) for name in job.partition.split(",")]
     known = [row for row in rows if row is not None]
     if len(known) != len(rows):
         return None
+    wanted = _wanted(job, note, known) if note.ours else None
+    switches = _switches(job, note, known, now)
+    fields: dict[str, str] = {}
+    before = set(job.excluded_nodes)
+    excluded = before
+    if wanted is not None:
+        excluded = (before - set(note.excluded)) | (before & set(kept)) | wanted
+        if excluded != before:
+            fields["ExcNodeList"] = hostlist.fold(sorted(excluded))
+    if switches is not None and note.wait_s is not None:
+        hours, rest = divmod(note.wait_s, 3600)
+        fields["Switches"] = f"{switches}@{hours}:{rest // 60:02}:{rest % 60:02}"
+    noted = admin_comment_with(job.admin_comment, None if wanted is None else sorted(wanted), switches)
+    if not fields and (wanted is None or wanted == set(note.excluded)):
+        return None
+    fields["AdminComment"] = noted
+    return Correction(job, tuple(sorted(excluded - before)), tuple(sorted(before - excluded)), switches, fields)
+
+
+def _size(job: Job, note: Note) -> tuple[int, int]:
+    """The fewest nodes of the job, and the size that it was looked up by."""
     # where Slurm does not tell the fewest (text of 22.05), its own count of nodes is the nearest
     fewest = job.min_nodes or job.node_count
-    if job.required_nodes or job.reservation or any(fewest > row.clean for row in known):
+    return fewest, max(note.nodes, fewest)
+
+
+def _wanted(job: Job, note: Note, partitions: Sequence[PartitionRow]) -> set[str]:
+    """Nodes that the job should keep off."""
+    fewest, size = _size(job, note)
+    if job.required_nodes or job.reservation or any(fewest > row.clean for row in partitions):
         return set()
-    size = max(note.nodes, fewest)
     wanted: set[str] = set()
-    for partition in known:
+    for partition in partitions:
         row = partition.row(size)
         wanted.update(partition.avoid if size > 1 else (), row.excluded if row is not None else ())
     return wanted
+
+
+def _switches(job: Job, note: Note, partitions: Sequence[PartitionRow], now: float) -> Optional[int]:
+    """The limit that the job should have instead of the table's of its submission; None: as it is.
+
+    The wait goes on: Slurm counts it from its first look at the job, whatever is changed later.
+    """
+    waited = now - (job.eligible_time or job.submit_time or now)
+    if note.switches is None or note.wait_s is None or waited > note.wait_s or job.reservation or job.required_nodes:
+        return None
+    rows = [partition.row(_size(job, note)[1]) for partition in partitions]
+    limits = [row.switches(_size(job, note)[1]) for row in rows if row is not None]
+    if len(limits) != len(partitions) or max(limits) == note.switches:
+        return None
+    return max(limits)

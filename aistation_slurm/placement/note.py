@@ -4,7 +4,7 @@
 
 ===== ==========================================================================================================
 n     nodes that the decision was looked up for
-s, w  leaf switches that the job may span, and seconds that it waits for so few
+s, w  leaf switches that the job may span, and seconds that it waits for so few, where the table and not the user said so
 x     nodes that AIStation excludes, ``-`` for none now; ``user``: the job's own --exclude stands. Without x the job
       may use every node
 ===== ==========================================================================================================
@@ -60,13 +60,19 @@ def read_note(admin_comment: str) -> Optional[Note]:
     )
 
 
-def admin_comment_with(admin_comment: str, excluded: Iterable[str]) -> str:
-    """The AdminComment with these nodes as the ones that AIStation excludes; everything else in it stays."""
-    text = (hostlist.fold(excluded) or "-").translate(_TO_BRACES)
+def admin_comment_with(
+    admin_comment: str, excluded: Optional[Iterable[str]] = None, switches: Optional[int] = None
+) -> str:
+    """The AdminComment with these nodes as the ones that AIStation excludes, and this limit; None: as it was. All else stays."""
+    changes = {} if switches is None else {"s": str(switches)}
+    if excluded is not None:
+        changes["x"] = (hostlist.fold(excluded) or "-").translate(_TO_BRACES)
 
     def replaced(match: re.Match[str]) -> str:
-        words = [word for word in match.group(1).split() if not word.startswith("x=")]
-        return f" [ais-place {' '.join([*words, f'x={text}'])}]"
+        words = [word for word in match.group(1).split() if word.partition("=")[0] not in changes]
+        order = [*words, *(f"{key}={value}" for key, value in changes.items())]
+        order.sort(key=lambda word: "nswx".find(word[:1]))
+        return f" [ais-place {' '.join(order)}]"
 
     return _SEGMENT.sub(replaced, admin_comment, count=1).strip()
 

@@ -29,7 +29,9 @@ __all__ = ["Made", "Publisher", "settings_of"]
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 300.0
-"""After Slurm showed no topology, or could not be asked."""
+"""slurmctld may be told of a file long after it was written, and no file says so."""
+SETTLING_S = 600.0
+"""So long after a file changed the topology is asked at every look: it may not yet be in force."""
 RENEWALS = 3
 """A table that does not change is written anew so often in its time to live."""
 SWITCH_WAIT_S = 300
@@ -64,7 +66,7 @@ class Publisher:
         self._ask_topology = ask_topology or self._slurms_topology
         self._ask_switch_wait = ask_switch_wait or self._slurms_switch_wait
         self._known: Optional[tuple[object, ...]] = None
-        self._ask_after = 0.0
+        self._asked = self._settling_until = float("-inf")
         self._in_force = ""
         self._written = float("-inf")
         self._last: Optional[Made] = None
@@ -96,20 +98,23 @@ class Publisher:
     def _refresh_topology(self, nodes: Sequence[Node]) -> list[str]:
         known = (len(nodes), *self._file_times())
         now = self._clock()
-        if known == self._known and (self._ask_after == 0.0 or 0 <= now < self._ask_after):
+        if known != self._known:
+            self._settling_until = now + SETTLING_S if self._known is not None else now
+            self._known = known
+        elif not (now < self._settling_until <= now + SETTLING_S or not 0 <= now - self._asked < ASK_AGAIN_S):
             return []
-        self._known = known
+        self._asked = now
         try:
-            self.topology = self._ask_topology()
+            found = self._ask_topology()
             self.switch_wait_s = self._ask_switch_wait()
-            self._ask_after = 0.0
         except AistationError as exc:
-            self._ask_after = now + ASK_AGAIN_S
             return [
                 f"no switch limits without a topology: {exc}"
                 if self.topology.kind == "flat"
                 else f"old topology: {exc}"
             ]
+        if found != self.topology:
+            self.topology = found  # the same object while it is the same, which is what a look is cheap by
         return []
 
     def _file_times(self) -> list[int]:

@@ -13,7 +13,7 @@ import pytest
 
 from aistation_slurm.placement import table_file
 from aistation_slurm.placement.note import read_note
-from aistation_slurm.placement.table import TableError
+from aistation_slurm.placement.table import PartitionRow, Row, TableError, body, render
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -58,6 +58,14 @@ def avoided(c: Cluster) -> str:
     return ",".join(row.avoid) if row is not None else "no table"
 
 
+def limit(c: Cluster, nodes: int) -> int:
+    """Leaf switches for a job of so many nodes in the table in force, 0 where it says nothing."""
+    table = table_file.read(table_path(c))
+    partition = table.partition("gpu") if table is not None else None
+    row = partition.row(nodes) if partition is not None else None
+    return row.switches(nodes) if row is not None else 0
+
+
 def published(c: Cluster, nodes: str) -> None:
     c.wait_for(lambda: avoided(c) == nodes, 30, f"the table to keep jobs off {nodes or 'no node'}")
 
@@ -84,29 +92,30 @@ def test_the_watchdog_publishes_and_a_submission_looks_it_up(cluster: Cluster) -
     assert (note.nodes, note.switches, note.excluded, note.ours) == (2, 1, (), True)
     assert "at most 1 leaf switch" in result.stderr
     four = cluster.show_job(cluster.submit("true", "--hold", "--nodes=4"))
-    assert four["Switches"].startswith("2@")
+    assert four["Switches"].startswith(f"{limit(cluster, 4)}@")
     for own in (["--switches=2@1:00"], ["--nodelist=gpu1,gpu2"]):
         said = cluster.run([*argv, *own], "alice")
         assert "aistation" not in said.stderr
     assert "Switches" not in cluster.show_job(cluster.submit("true", "--hold", "--nodes=1"))
 
 
-DERIVED = [
-    (["--nodes=4"], "2"),
-    (["--nodes=2-4"], "2"),
-    (["--gpus=3"], "1"),
-    (["--gpus=4"], "2"),
-    (["--gpus=1"], None),
-    (["--ntasks=64"], "1"),
-    (["--ntasks=32"], None),
-    (["--ntasks=8", "--ntasks-per-node=2"], "2"),
-    (["--ntasks=4", "--gpus-per-task=1"], "2"),
-    (["--nodes=4", "--array=1-3"], "2"),
-    (["--nodes=4", "--partition=gpu"], "2"),
-    (["--nodes=2", "--contiguous"], None),
-    (["--nodes=2", "--spread-job"], None),
-    (["--nodes=2", "--reservation=course"], None),
-]
+DERIVED = {
+    "--nodes=4": 4,
+    "--nodes=2-4": 4,
+    "--gpus=3": 3,
+    "--gpus=4": 4,
+    "--gpus=1": 0,
+    "--ntasks=64": 2,
+    "--ntasks=32": 0,
+    "--ntasks=8 --ntasks-per-node=2": 4,
+    "--ntasks=4 --gpus-per-task=1": 4,
+    "--nodes=4 --array=1-3": 4,
+    "--nodes=4 --partition=gpu": 4,
+    "--nodes=2 --contiguous": 0,
+    "--nodes=2 --spread-job": 0,
+    "--nodes=2 --reservation=course": 0,
+}
+"""Options, and the nodes that they come to; 0: no limit."""
 
 
 def test_sizes_are_derived_as_the_real_slurmctld_describes_jobs(cluster: Cluster) -> None:
@@ -115,11 +124,14 @@ def test_sizes_are_derived_as_the_real_slurmctld_describes_jobs(cluster: Cluster
     when = ["starttime=now+60minutes", "duration=60", "users=alice"]
     c.run(["scontrol", "create", "reservation", "ReservationName=course", "nodes=gpu[1-3]", *when])
     try:
-        for options, switches in DERIVED:
-            job = c.show_job(c.submit("true", "--hold", *options))
-            assert job.get("Switches", "").partition("@")[0] == (switches or ""), options
-            noted = switches is not None or options[-1] in ("--contiguous", "--spread-job")
-            assert ("[ais-place" in job.get("AdminComment", "")) == noted, options
+        for options, nodes in DERIVED.items():
+            job = c.show_job(c.submit("true", "--hold", *options.split()))
+            wanted = str(limit(c, nodes)) if nodes else ""
+            assert job.get("Switches", "").partition("@")[0] == wanted, options
+            noted = read_note(job.get("AdminComment", ""))
+            assert (noted.nodes if noted else 0) == (
+                nodes or (2 if "--spread" in options or "--cont" in options else 0)
+            ), options
     finally:
         c.run(["scancel", "--user=alice"])
         c.run(["scontrol", "delete", "ReservationName=course"])
@@ -146,6 +158,8 @@ def test_degraded_nodes_get_no_job_of_several_nodes_and_waiting_jobs_follow(clus
     published(c, "gpu1,gpu2,gpu3")
     # a job that waited is corrected; the user's own exclusion stands
     c.wait_for(lambda: excluded(c, before) == "gpu1,gpu2,gpu3", 30, "the waiting job to be kept off gpu1-3")
+    c.run(["scontrol", "reconfigure"])
+    assert excluded(c, before) == "gpu1,gpu2,gpu3"
     assert excluded(c, own) == "gpu6"
 
     first = c.submit("sleep 600", "--nodes=3", ONE_EACH)
@@ -167,6 +181,25 @@ def test_degraded_nodes_get_no_job_of_several_nodes_and_waiting_jobs_follow(clus
     assert set(nodes) <= {"gpu1", "gpu2", "gpu3"}
     c.wait_for(lambda: excluded(c, before) == "", 30, "the held job to be let on all nodes again")
     assert excluded(c, own) == "gpu6"
+
+
+def test_the_limit_of_a_waiting_job_follows_the_table(cluster: Cluster) -> None:
+    c, path = cluster, table_path(cluster)
+    published(c, "")
+    c.stop_watchdog()
+    try:
+        loose = body([PartitionRow("gpu", NODES, NODES, rows=(Row(2, NODES, NODES, 5, 300),))])
+        path.write_text(render(loose, int(time.time()), 600), encoding="utf-8")
+        time.sleep(1.2)  # the table of before may be used within the same second
+        waits = c.submit("true", "--hold", "--nodes=3")
+        own = c.submit("true", "--hold", "--nodes=3", "--ais-switch=pack,max=1,wait=5")
+        assert c.show_job(waits)["Switches"] == "6@00:05:00"
+    finally:
+        c.start_watchdog()
+    c.wait_for(lambda: 0 < limit(c, 3) < 6, 30, "the watchdog's own table")
+    c.wait_for(lambda: c.show_job(waits)["Switches"] == f"{limit(c, 3)}@00:05:00", 30, "the job's limit to follow")
+    assert c.show_job(own)["Switches"] == "1@00:05:00"
+    assert excluded(c, waits) == ""
 
 
 def test_an_array_that_waits_is_corrected_too(cluster: Cluster) -> None:
@@ -228,6 +261,7 @@ def test_a_storm_of_submissions_bears_every_fault_of_the_table(cluster: Cluster)
             path.rmdir()
         c.start_watchdog()
     published(c, "")
+    time.sleep(1.2)
     assert "Switches" in c.show_job(c.submit("true", "--hold", "--nodes=2"))
     shutil.chown(path, 20001)
     c.wait_for(lambda: table_file_owner(c) == "slurm", 30, "the watchdog to take its table back")
@@ -268,7 +302,7 @@ def test_a_job_is_explained(cluster: Cluster) -> None:
 
     shown = json.loads(told(first, "--json"))
     assert (shown["state"], shown["leaf_count"], shown["optimum"]) == ("RUNNING", 1, 1)
-    assert "AIStation asked for at most 1 leaf switch" in told(first)
+    assert "AIStation asked for at most" in told(first)
     text = told(second)
     assert "it wants 6 nodes (at best below 2 leaf switches); 3 that it may use are idle, below 1 leaf switch" in text
     assert "3 nodes instead of 6 are idle now" in text

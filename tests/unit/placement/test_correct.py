@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Job, PartitionRow, Optional[tuple[str, str]]]] = {
         ("gpu7", "[ais-place x=-] [ais resume=hf]"),
     ),
     "others' are joined": (job("rack [ais-place x=-]", "gpu7"), GPU, ("gpu[1-2,7]", "rack [ais-place x=gpu{1-2}]")),
-    "lifted by somebody": (job("[ais-place x=gpu{1-2}]"), NONE, ("", "[ais-place x=-]")),
+    "lifted by somebody": (job("[ais-place x=gpu{1-2}]"), NONE, ("as it was", "[ais-place x=-]")),
     "too large to do without": (job("[ais-place x=-]", min_nodes=7), GPU, None),
     "grown too large": (job("[ais-place x=gpu{1-2}]", "gpu1 gpu2", min_nodes=7), GPU, ("", "[ais-place x=-]")),
     "moved to a reservation": (job("[ais-place x=gpu1]", "gpu1", reservation="r"), GPU, ("", "[ais-place x=-]")),
@@ -75,11 +75,13 @@ CASES: dict[str, tuple[Job, PartitionRow, Optional[tuple[str, str]]]] = {
 @pytest.mark.parametrize(("case", "row", "wanted"), CASES.values(), ids=CASES.keys())
 def test_what_is_corrected(case: Job, row: PartitionRow, wanted: Optional[tuple[str, str]]) -> None:
     found = correction_of(case, {"gpu": row}, NOW)
-    fields = found and (found.fields["ExcNodeList"], found.fields["AdminComment"])
+    fields = found and (found.fields.get("ExcNodeList", "as it was"), found.fields["AdminComment"])
     assert fields == wanted
     if found:  # and then it stays so
         after = replace(
-            case, excluded_nodes=tuple(_names(fields[0])) if fields else (), admin_comment=found.fields["AdminComment"]
+            case,
+            excluded_nodes=tuple(_names(found.fields.get("ExcNodeList", ",".join(case.excluded_nodes)))),
+            admin_comment=found.fields["AdminComment"],
         )
         assert correction_of(after, {"gpu": row}, NOW) is None
 
@@ -121,3 +123,43 @@ def test_a_grade_stands_beside_other_text_in_a_nodes_comment() -> None:
     assert comment_with_grade(graded, None) == "rack 3 [ais refused=7@1]"
     assert degraded("rack 3") is None
     assert degraded("[ais-fabric degraded]") == ""
+
+
+LIMITED = replace(NONE, rows=(Row(2, 8, 4, 1, 60),))
+
+
+@pytest.mark.parametrize(
+    ("case", "row", "wanted"),
+    [
+        (
+            job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW - 60),
+            LIMITED,
+            ("2@0:05:00", "[ais-place n=4 s=2 w=300 x=-]"),
+        ),
+        (job("[ais-place n=4 s=1 w=7261]", eligible_time=NOW), LIMITED, ("2@2:01:01", "[ais-place n=4 s=2 w=7261]")),
+        (job("[ais-place n=4 s=2 w=300 x=-]", eligible_time=NOW - 60), LIMITED, None),
+        (job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW - 301), LIMITED, None),
+        (job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW), NONE, None),
+        (job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW, partition="gpu,new"), LIMITED, None),
+        (job("[ais-place n=4 x=-]", eligible_time=NOW), LIMITED, None),
+        (
+            job("[ais-place n=4 s=1 w=300 x=user]", "gpu7", eligible_time=NOW),
+            LIMITED,
+            ("2@0:05:00", "[ais-place n=4 s=2 w=300 x=user]"),
+        ),
+    ],
+    ids=[
+        "changed",
+        "long wait",
+        "as it is",
+        "wait is over",
+        "no row",
+        "unknown partition",
+        "not ours",
+        "own --exclude",
+    ],
+)
+def test_a_limit_of_ours_follows_the_leaves(case: Job, row: PartitionRow, wanted: Optional[tuple[str, str]]) -> None:
+    found = correction_of(case, {"gpu": row}, NOW)
+    assert (found and (found.fields["Switches"], found.fields["AdminComment"])) == wanted
+    assert found is None or "ExcNodeList" not in found.fields
