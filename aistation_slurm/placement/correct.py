@@ -33,7 +33,7 @@ class Correction(NamedTuple):
     def text(self) -> str:
         words = [f"keeps off {hostlist.fold(self.added)}"] if self.added else []
         words += [f"may use {hostlist.fold(self.lifted)} again"] if self.lifted else []
-        words += [f"may span {self.switches} leaf switches"] if self.switches is not None else []
+        words += [f"may span {self.switches or 'any number of'} leaf switches"] if self.switches is not None else []
         return ", ".join(words) or "its note is put right"
 
 
@@ -63,7 +63,7 @@ def correction_of(
     if len(known) != len(rows):
         return None
     wanted = _wanted(job, note, known) if note.ours else None
-    switches = _switches(job, note, known, now)
+    limit = _limit(job, note, known, now)
     fields: dict[str, str] = {}
     before = set(job.excluded_nodes)
     excluded = before
@@ -71,14 +71,14 @@ def correction_of(
         excluded = (before - set(note.excluded)) | (before & set(kept)) | wanted
         if excluded != before:
             fields["ExcNodeList"] = hostlist.fold(sorted(excluded))
-    if switches is not None and note.wait_s is not None:
-        hours, rest = divmod(note.wait_s, 3600)
-        fields["Switches"] = f"{switches}@{hours}:{rest // 60:02}:{rest % 60:02}"
-    noted = admin_comment_with(job.admin_comment, None if wanted is None else sorted(wanted), switches)
+    if limit is not None:
+        fields["Switches"] = f"{limit[0]}@{limit[1] // 3600}:{limit[1] // 60 % 60:02}:00"
+    noted = admin_comment_with(job.admin_comment, None if wanted is None else sorted(wanted), limit)
     if not fields and (wanted is None or wanted == set(note.excluded)):
         return None
     fields["AdminComment"] = noted
-    return Correction(job, tuple(sorted(excluded - before)), tuple(sorted(before - excluded)), switches, fields)
+    added, lifted = sorted(excluded - before), sorted(before - excluded)
+    return Correction(job, tuple(added), tuple(lifted), limit[0] if limit is not None else None, fields)
 
 
 def _size(job: Job, note: Note) -> tuple[int, int]:
@@ -100,16 +100,19 @@ def _wanted(job: Job, note: Note, partitions: Sequence[PartitionRow]) -> set[str
     return wanted
 
 
-def _switches(job: Job, note: Note, partitions: Sequence[PartitionRow], now: float) -> Optional[int]:
-    """The limit that the job should have instead of the table's of its submission; None: as it is.
+def _limit(job: Job, note: Note, partitions: Sequence[PartitionRow], now: float) -> Optional[tuple[int, int]]:
+    """Leaf switches (0: any number) and wait in s that the job should have instead; None: as it is.
 
-    The wait goes on: Slurm counts it from its first look at the job, whatever is changed later.
+    Slurm counts a job's wait from its first test of it, whatever is changed later, so a new wait has what is over added to it;
+    ``scontrol update`` takes whole minutes.
     """
-    waited = now - (job.eligible_time or job.submit_time or now)
-    if note.switches is None or note.wait_s is None or waited > note.wait_s or job.reservation or job.required_nodes:
+    if note.switches is None or job.reservation or job.required_nodes or not all(row.rows for row in partitions):
         return None
-    rows = [partition.row(_size(job, note)[1]) for partition in partitions]
-    limits = [row.switches(_size(job, note)[1]) for row in rows if row is not None]
-    if len(limits) != len(partitions) or max(limits) == note.switches:
+    size = _size(job, note)[1]
+    rows = [row for row in (partition.row(size) for partition in partitions) if row is not None]
+    switches = max(row.switches(size) for row in rows) if len(rows) == len(partitions) else 0
+    if switches == note.switches:
         return None
-    return max(limits)
+    waited = max(0.0, now - (job.eligible_time or job.submit_time or now))
+    wait_s = round(waited) + min((row.wait_s for row in rows), default=0)
+    return switches, -(-wait_s // 60) * 60 if switches else 0

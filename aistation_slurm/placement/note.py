@@ -61,10 +61,13 @@ def read_note(admin_comment: str) -> Optional[Note]:
 
 
 def admin_comment_with(
-    admin_comment: str, excluded: Optional[Iterable[str]] = None, switches: Optional[int] = None
+    admin_comment: str, excluded: Optional[Iterable[str]] = None, limit: Optional[tuple[int, int]] = None
 ) -> str:
-    """The AdminComment with these nodes as the ones that AIStation excludes, and this limit; None: as it was. All else stays."""
-    changes = {} if switches is None else {"s": str(switches)}
+    """The AdminComment with these nodes as the ones that AIStation excludes, and this limit (leaf switches, wait in s).
+
+    None: as it was. All else stays.
+    """
+    changes = {} if limit is None else {"s": str(limit[0]), "w": str(limit[1])}
     if excluded is not None:
         changes["x"] = (hostlist.fold(excluded) or "-").translate(_TO_BRACES)
 

@@ -126,40 +126,51 @@ def test_a_grade_stands_beside_other_text_in_a_nodes_comment() -> None:
 
 
 LIMITED = replace(NONE, rows=(Row(2, 8, 4, 1, 60),))
+OTHERS = replace(NONE, rows=(Row(5, 8, 4, 1, 60),))
 
 
 @pytest.mark.parametrize(
     ("case", "row", "wanted"),
     [
         (
-            job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW - 60),
+            job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW - 90),
             LIMITED,
-            ("2@0:05:00", "[ais-place n=4 s=2 w=300 x=-]"),
+            ("2@0:03:00", "[ais-place n=4 s=2 w=180 x=-]"),
         ),
-        (job("[ais-place n=4 s=1 w=7261]", eligible_time=NOW), LIMITED, ("2@2:01:01", "[ais-place n=4 s=2 w=7261]")),
+        (
+            job("[ais-place n=4 s=1 w=60]", eligible_time=NOW - 7201),
+            LIMITED,
+            ("2@2:02:00", "[ais-place n=4 s=2 w=7320]"),
+        ),
         (job("[ais-place n=4 s=2 w=300 x=-]", eligible_time=NOW - 60), LIMITED, None),
-        (job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW - 301), LIMITED, None),
+        (job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW), OTHERS, ("0@0:00:00", "[ais-place n=4 s=0 w=0 x=-]")),
         (job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW), NONE, None),
+        (job("[ais-place n=4 s=0 w=0 x=-]", eligible_time=NOW), OTHERS, None),
+        (job("[ais-place n=4 s=0 w=0 x=-]", eligible_time=NOW), LIMITED, ("2@0:01:00", "[ais-place n=4 s=2 w=60 x=-]")),
         (job("[ais-place n=4 s=1 w=300 x=-]", eligible_time=NOW, partition="gpu,new"), LIMITED, None),
         (job("[ais-place n=4 x=-]", eligible_time=NOW), LIMITED, None),
         (
-            job("[ais-place n=4 s=1 w=300 x=user]", "gpu7", eligible_time=NOW),
+            job("[ais-place n=4 s=1 w=9 x=user]", "gpu7", eligible_time=NOW),
             LIMITED,
-            ("2@0:05:00", "[ais-place n=4 s=2 w=300 x=user]"),
+            ("2@0:01:00", "[ais-place n=4 s=2 w=60 x=user]"),
         ),
+        (job("[ais-place n=4 s=1 w=300 x=-]", required_nodes=("gpu1",)), LIMITED, None),
     ],
     ids=[
         "changed",
-        "long wait",
+        "after a long wait",
         "as it is",
-        "wait is over",
-        "no row",
+        "no limit any more",
+        "no topology",
+        "still none",
+        "one again",
         "unknown partition",
         "not ours",
         "own --exclude",
+        "given a node list",
     ],
 )
-def test_a_limit_of_ours_follows_the_leaves(case: Job, row: PartitionRow, wanted: Optional[tuple[str, str]]) -> None:
+def test_a_limit_of_ours_follows_the_table(case: Job, row: PartitionRow, wanted: Optional[tuple[str, str]]) -> None:
     found = correction_of(case, {"gpu": row}, NOW)
     assert (found and (found.fields["Switches"], found.fields["AdminComment"])) == wanted
     assert found is None or "ExcNodeList" not in found.fields
