@@ -8,6 +8,7 @@ line with file, line number and the allowed keys. Units are in the key names: ``
 
 from __future__ import annotations
 
+from aistation_slurm.config.breaker import Breaker
 from aistation_slurm.config.checkpoints import CheckpointLayout, Checkpoints
 from aistation_slurm.config.file import DEFAULT_PATH, load, parse
 from aistation_slurm.config.healing import Healing
@@ -23,6 +24,7 @@ __all__ = [
     "Agent",
     "BlackHole",
     "Bounded",
+    "Breaker",
     "Check",
     "CheckRule",
     "CheckpointLayout",

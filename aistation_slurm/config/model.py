@@ -6,6 +6,7 @@ from typing import Union
 
 import msgspec
 
+from aistation_slurm.config.breaker import Breaker
 from aistation_slurm.config.checkpoints import Checkpoints
 from aistation_slurm.config.healing import Healing
 from aistation_slurm.config.job import Agent, Epilog, Gate, Hang
@@ -32,6 +33,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     healing: Healing = Healing()
     slurm: Slurm = Slurm()
     watchdog: Watchdog = Watchdog()
+    breaker: Breaker = Breaker()
     front: Front = Front()
     elastic: Elastic = Elastic()
     spares: Spares = Spares()
