@@ -83,7 +83,8 @@ class _Look:
 
 @dataclass
 class Healer:
-    """check: one full look at this node; publish: makes it known to the gate before the node goes back; say: one line of log."""
+    """check: one full look at this node; publish: makes it known to the gate before the node goes back; say: one line of log;
+    on_node: as occupants.on_node."""
 
     config: Config
     client: SlurmClient
@@ -93,6 +94,7 @@ class Healer:
     say: Callable[[str], None]
     now: Callable[[], float] = time.time
     boot: Callable[[], str] = boot_id
+    on_node: Callable[[Config, str, NvmlSnapshot], str] = occupants.on_node
     _history: History = field(default_factory=History)
     _saved: bytes = b""
 
@@ -191,11 +193,11 @@ class Healer:
             if not occupied:
                 occupied = "a reboot is under way"
             return _Look(node, base, Seen(boot, None, False, held, occupied, _rebooting(node)))
-        occupied = occupants.on_node(config, boot, NvmlSnapshot())
+        occupied = self.on_node(config, boot, NvmlSnapshot())
         if occupied:
             return _Look(node, base, Seen(boot, None, False, held, occupied))
         report = self.check()
-        occupied = occupants.on_node(config, boot, report.nvml)
+        occupied = self.on_node(config, boot, report.nvml)
         self._learn(report)
         if not case.subject:
             case.subject = next((f.subject for f in report.findings if _tells_of(f.check, f.subject, base)), "")
@@ -287,7 +289,7 @@ class Healer:
             return str(exc)
         if not node.drained or node.reason != look.base:
             return f"the drain was changed meanwhile: {node.reason or 'given back'}"
-        return occupants.in_slurm(node) or occupants.on_node(self.config, look.seen.boot, NvmlSnapshot())
+        return occupants.in_slurm(node) or self.on_node(self.config, look.seen.boot, NvmlSnapshot())
 
     def _forget_messages(self, cut: float) -> None:
         """The kernel's log keeps the Xids of before until the next boot; the card has left them behind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
@@ -168,8 +169,9 @@ def test_a_job_and_a_process_on_a_gpu_are_waited_for(cluster: Cluster) -> None:
     cluster.inject("gpu1", ecc_uncorrectable(7))
     drained(cluster, "gpu1")
     cluster.wait_for(lambda: "not empty" in str(case_of(cluster, "gpu1").get("steps")), 60, "healing waits for the job")
-    left = cluster.popen(["sleep", "600"], "bob", "gpu1")
-    pid = int(cluster.run(["pgrep", "-u", "bob", "sleep"], host="gpu1").stdout)
+    left = cluster.popen(["sleep", "600"], "bob", "gpu1", stdin=subprocess.DEVNULL)
+    find = ["pgrep", "-x", "-u", "bob", "sleep"]
+    pid = int(cluster.wait_for(lambda: cluster.run(find, host="gpu1", check=False).stdout, 30, "the process to run"))
     gpu_process(3, pid).apply(cluster.hardware["gpu1"])
     cluster.run(["scancel", str(job)])
     cluster.wait_for(
@@ -177,7 +179,7 @@ def test_a_job_and_a_process_on_a_gpu_are_waited_for(cluster: Cluster) -> None:
     )
     assert lines(cluster, "resets.gpu1") == []
     cluster.run(["kill", "-KILL", str(pid)], host="gpu1")
-    left.wait(30)
+    left.communicate(timeout=30)
     in_service(cluster, "gpu1")
     assert len(lines(cluster, "resets.gpu1")) == 1
 
