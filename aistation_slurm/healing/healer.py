@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Optional
 
 import msgspec
 
@@ -18,6 +18,7 @@ from aistation_slurm.errors import SlurmError, SlurmUnavailable, StateFileError
 from aistation_slurm.healing import actions, evidence, history, occupants, reason
 from aistation_slurm.healing.history import Attempt, Case, HealLock, History
 from aistation_slurm.healing.plan import Next, Seen, decide, faults
+from aistation_slurm.healing.result import Result
 from aistation_slurm.node import acted
 from aistation_slurm.node import history as klog_history
 from aistation_slurm.node.breaker import breaker_open
@@ -30,7 +31,7 @@ from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.slurm.client import Node, SlurmClient
 from aistation_slurm.slurm.reboot import reboot_settings
 
-__all__ = ["Healer", "Result", "enforcing", "full_check"]
+__all__ = ["Healer", "enforcing", "full_check"]
 
 EVIDENCE_RETRY_S = 3600.0
 _REBOOT_FLAGS = ("REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT")
@@ -45,30 +46,6 @@ def full_check(config: Config, node: str) -> NodeReport:
     """Every check of this node, nothing remembered of earlier ones; kernel messages that were dealt with do not count."""
     events = klog_history.events(config)
     return check_node(config, now=time.time(), profile="full", events=events, node=node, slow_max_age_s=0.0)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one step came to. kind: ``none`` (nothing of ours here), ``waiting``, ``acted``, ``passed``, ``returned``,
-    ``inspect``, ``left`` (somebody else changed the drain), ``busy`` (another process heals). open: there is more to do."""
-
-    kind: str
-    text: str
-    case: Optional[Case] = None
-    open: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"result": self.kind, "text": self.text, "open": self.open}
-        if self.case is not None:
-            case = self.case
-            out |= {"node": case.node, "id": case.ident, "reason": case.reason, "state": case.state}
-            out |= {"passes": case.passes, "evidence": case.evidence}
-            out["attempts"] = [
-                {"action": a.action, "target": a.target, "began": a.began, "outcome": a.outcome, "verdict": a.verdict}
-                for a in case.counted
-            ]
-            out["steps"] = [{"time": s.time, "text": s.text} for s in case.steps]
-        return out
 
 
 @dataclass

@@ -87,7 +87,8 @@ def _begin(seen: Seen, case: Case, spent: int, rules: Healing, failed: str = "")
         return Next("wait", seen.held, failed=failed, blocked=True)
     if spent >= rules.attempts:
         return Next("inspect", _did_not_help(case, spent), failed=failed)
-    person = next((f for f in found if f.action in _PERSON and not _command(f, rules)), None)
+    # what other nodes may see too is the controller's to judge, and so is the drain for it
+    person = next((f for f in found if f.drains and f.action in _PERSON and not _command(f, rules)), None)
     if person is not None:
         return Next("inspect", f"{person.check} asks for {person.action.value}", failed=failed)
     wanted = _remedy(found, rules) or _again(case)

@@ -18,7 +18,8 @@ from aistation_slurm.config import Config
 from aistation_slurm.errors import SlurmUnavailable, StateFileError
 from aistation_slurm.findings import Action, Finding, Status, drain_reason
 from aistation_slurm.healing import history
-from aistation_slurm.healing.healer import Healer, Result
+from aistation_slurm.healing.healer import Healer
+from aistation_slurm.healing.result import Result
 from aistation_slurm.node import acted
 from aistation_slurm.node import history as klog_history
 from aistation_slurm.node.health import NodeReport

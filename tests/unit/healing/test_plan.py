@@ -101,6 +101,10 @@ def test_what_only_a_person_can_do_is_not_tried(action: Action) -> None:
     assert decide(look(fail(action=action), held="observe mode"), case(), 0, RULES, NOW).kind == "wait"
 
 
+def test_a_drain_that_the_controller_made_for_a_shared_fault_is_left_to_it() -> None:
+    assert decide(look(SHARED), case(check="fabric.port_state"), 0, RULES, NOW).kind == "wait"
+
+
 def test_the_bound_holds_whatever_the_case_itself_has() -> None:
     assert decide(look(fail()), case(), 1, RULES, NOW).kind == "act"
     assert decide(look(fail()), case(), 2, RULES, NOW).kind == "inspect"
