@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Optional
 
 from aistation_slurm.config import Config
+from aistation_slurm.correlation.reporter import Reporter
 from aistation_slurm.detectors import gpu as gpu_detector
 from aistation_slurm.detectors.kernel_events import Event, find_events
 from aistation_slurm.detectors.rules import apply_rules
@@ -54,6 +55,8 @@ IDLE_POLL_S = 1.0
 KERNEL_CHECKS = ("gpu.lost", "gpu.xid")
 HAND_OVER_S = 10.0
 """The loop may be in the middle of a request to Slurm."""
+LINK_LOOK_S = 5.0
+"""A link that flaps all the time costs no more than a look in this time."""
 HANG_RECHECK_S = 5.0
 """While a driver call is blocked and not yet confirmed as a hang: a look that waits for an old child costs nothing."""
 
@@ -90,6 +93,7 @@ class Agent:
         self.hang = HangWatch(config, client, self._minors_of)
         self.ended = EndedJobs(config, client, self._certain_name)
         self.grade = NodeGrade(config, client, self._certain_name)
+        self.reporter = Reporter(config, client, self._certain_name)
         self.heal = self._healing() if config.healing.enabled else None
         self._checking = threading.Lock()
         """One look at a time: they share files and the driver."""
@@ -100,6 +104,7 @@ class Agent:
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._klog: Optional[KernelLog] = None
         self._klog_retry_at = 0.0
+        self._link_look_at = 0.0
         self._leftover: set[str] = set()
         self._gres: dict[str, int] = {}
         self._said: set[str] = set()
@@ -162,8 +167,10 @@ class Agent:
             self._take(report, began)
             if report is self.report and conclusive(report):
                 self.grade.see(report.findings)
+                self.reporter.see(report.findings)
         if (Path(self.state_dir) / "refresh").exists():
             self._refresh_wanted()
+        self.reporter.act()
         if self.reaction is not None:
             self.reaction.act()
             self.reaction.watch_for_return()
@@ -173,6 +180,8 @@ class Agent:
         wait = IDLE_POLL_S if self._klog is not None and self._klog.pollable else FILE_POLL_S
         if self.reaction is not None and self.reaction.pending is not None:
             wait = min(wait, max(0.05, self.reaction.retry_at - time.monotonic()))
+        if self.reporter.due_in_s is not None:
+            wait = min(wait, max(0.05, self.reporter.due_in_s))
         return min(wait, alive_every)
 
     def _on_signal(self, _number: int, _frame: Optional[FrameType]) -> None:
@@ -274,6 +283,9 @@ class Agent:
             self._klog = None
             return
         events = find_events(records) if records else []
+        if any(event.kind == "link" for event in events) and time.monotonic() >= self._link_look_at:
+            self._link_look_at = time.monotonic() + LINK_LOOK_S
+            self._look_now.set()
         if not any(event.drain for event in events):
             return
         for event in events:
