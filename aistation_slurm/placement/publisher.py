@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from aistation_slurm.config import Config
-from aistation_slurm.errors import AistationError
+from aistation_slurm.errors import AistationError, SlurmError
 from aistation_slurm.placement import table_file
 from aistation_slurm.placement.decision import Settings, decide
 from aistation_slurm.placement.table import PartitionRow, body, render
@@ -108,6 +108,8 @@ class Publisher:
             found = self._ask_topology()
             self.switch_wait_s = self._ask_switch_wait()
         except AistationError as exc:
+            if isinstance(exc, SlurmError):  # not answered; that there is no topology is an answer
+                self._asked = float("-inf")
             return [
                 f"no switch limits without a topology: {exc}"
                 if self.topology.kind == "flat"

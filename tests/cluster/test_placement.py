@@ -33,6 +33,7 @@ def whole() -> Iterator[Cluster]:
         text = "\n".join([*lines, "SwitchName=spine Switches=leaf1,leaf2", ""])
         (c.conf_dir / "topology.conf").write_text(text, encoding="utf-8")
         c.run(["scontrol", "reconfigure"])
+        c.wait_for(lambda: limit(c, 2) == 1, 30, "the watchdog to have the new topology")
         yield c
 
 
@@ -60,7 +61,10 @@ def avoided(c: Cluster) -> str:
 
 def limit(c: Cluster, nodes: int) -> int:
     """Leaf switches for a job of so many nodes in the table in force, 0 where it says nothing."""
-    table = table_file.read(table_path(c))
+    try:
+        table = table_file.read(table_path(c))
+    except TableError:
+        table = None
     partition = table.partition("gpu") if table is not None else None
     row = partition.row(nodes) if partition is not None else None
     return row.switches(nodes) if row is not None else 0

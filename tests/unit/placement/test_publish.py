@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from aistation_slurm.cli import placement as cli
 from aistation_slurm.config import Config, Placement
-from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
+from aistation_slurm.errors import SlurmRefused, SlurmUnavailable, TopologyError
 from aistation_slurm.placement import decision, table_file
 from aistation_slurm.placement.publisher import Publisher
 from aistation_slurm.placement.refresher import Offer, Refresher
@@ -221,22 +221,27 @@ def test_the_table_is_written_when_something_changes_and_renewed_in_time(world: 
     assert world.asked <= 2
 
 
-def test_slurm_without_a_topology_still_gets_its_degraded_nodes_avoided(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "asked"),
+    [(TopologyError("no topology in it"), 1), (SlurmUnavailable("no answer"), 2)],
+    ids=["none", "silent"],
+)
+def test_without_a_topology_degraded_nodes_are_avoided_still(tmp_path: Path, trouble: Exception, asked: int) -> None:
     world = World(tmp_path / "var")
 
     def away() -> Topology:
         world.asked += 1
-        raise SlurmUnavailable("no answer")
+        raise trouble
 
     publisher = Publisher(world.config, away, lambda: 300, lambda: world.now)
     made = publisher.look(idle(n3=node("n3", comment=DEGRADED)), [])
-    assert made.said == ("no switch limits without a topology: no answer",)
+    assert made.said == (f"no switch limits without a topology: {trouble}",)
     assert (made.partitions[0].avoid, made.partitions[0].rows) == (("n3",), ())
     publisher.look(idle(), [])
-    assert world.asked == 1
+    assert world.asked == asked
     world.now += 301
     publisher.look(idle(), [])
-    assert world.asked == 2
+    assert world.asked == asked + 1
 
 
 def test_a_changed_file_of_slurm_means_another_look_at_the_topology(tmp_path: Path) -> None:
