@@ -34,6 +34,8 @@ from aistation_slurm.slurm.reboot import reboot_settings
 __all__ = ["Healer", "enforcing", "full_check"]
 
 EVIDENCE_RETRY_S = 3600.0
+BOOT_S = 600
+"""A GPU server may take this long to boot."""
 _REBOOT_FLAGS = ("REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT")
 
 
@@ -194,10 +196,17 @@ class Healer:
         if history.volatile(self.config.healing.dir):
             return f"{self.config.healing.dir} is in memory and would forget it; put healing.dir on a disk"
         try:
-            program, _ = reboot_settings(self.config.slurm)
+            found = reboot_settings(self.config.slurm)
         except SlurmError as exc:
             return f"whether Slurm can reboot nodes is not known: {exc}"
-        return "" if program else "slurm.conf has no RebootProgram, so `scontrol reboot` does nothing; set it"
+        if not found.program:
+            return "slurm.conf has no RebootProgram, so `scontrol reboot` does nothing; set it"
+        if found.returns_any and found.resume_timeout_s < BOOT_S:
+            return (
+                f"with ReturnToService=2, Slurm would put a node whose boot takes longer than ResumeTimeout "
+                f"({found.resume_timeout_s} s) into service unchecked; set ResumeTimeout to {BOOT_S} or more"
+            )
+        return ""
 
     def _learn(self, report: NodeReport) -> None:
         """For the evidence: a card that has fallen silent tells neither serial nor UUID."""

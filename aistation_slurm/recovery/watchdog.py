@@ -13,6 +13,7 @@ from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.errors import JournalError, JournalLost, SlurmError, SlurmRefused, SlurmUnavailable
+from aistation_slurm.healing.story import DrainStory
 from aistation_slurm.placement.refresher import Refresher
 from aistation_slurm.recovery import events
 from aistation_slurm.recovery.actor import Actor
@@ -91,6 +92,7 @@ class Watchdog:
         self._black_holes = BlackHoles(
             client, journal, config.watchdog, str(Path(config.watchdog.journal).parent), act=self._enforce
         )
+        self._drains = DrainStory(config.healing.dir)
         self.stopping = False
 
     @property
@@ -183,7 +185,13 @@ class Watchdog:
         kept_s = self._config.exclusion_s
         self._aside("placement", lambda: self._offer(jobs, managed))
         self._aside("black holes", lambda: self._black_holes.look(jobs, self._nodes, now))
+        self._aside("drains", lambda: self._tell_drains(now))
         self._aside("exclusions", lambda: expire(self._client, self._journal, managed, now, kept_s, act=self._enforce))
+
+    def _tell_drains(self, now: float) -> None:
+        """What became of our drains, healing's steps among it, for ``aistation incidents``."""
+        for line in self._drains.look(self._nodes) if self._nodes else ():
+            self._journal.note(now, line.kind, f"{line.node}: {line.text}", node=line.node)
 
     def _offer(self, jobs: list[Job], managed: list[Job]) -> None:
         """Returns at once: placement works in a thread of its own."""

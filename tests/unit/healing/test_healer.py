@@ -428,11 +428,22 @@ def test_a_boot_longer_than_resume_timeout_gets_its_drain_back(world: World) -> 
     assert world.reason == ours
 
 
-def test_without_a_reboot_program_it_is_said_and_nothing_is_done(world: World) -> None:
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ("RebootProgram           = (null)\nResumeTimeout           = 600 sec", "no RebootProgram"),
+        (
+            "RebootProgram           = /r\nResumeTimeout           = 60 sec\nReturnToService         = 2",
+            "ReturnToService=2",
+        ),
+        ("nothing of it", "not known"),
+    ],
+)
+def test_where_slurm_cannot_reboot_safely_it_is_said_and_nothing_is_done(world: World, shown: str, said: str) -> None:
     world.faulty = (LOST,)
-    world.node.scontrol(shown="RebootProgram           = (null)\nResumeTimeout           = 60 sec")
+    world.node.scontrol(shown=shown)
     result = world.step()
-    assert (result.kind, "RebootProgram" in result.text) == ("waiting", True)
+    assert (result.kind, said in result.text) == ("waiting", True), result.text
     assert world.reboots() == 0
 
 
