@@ -26,3 +26,8 @@ class Placement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     correct: bool = True
     """Correct the exclusions of pending jobs when a node's grade changes; only those that AIStation made."""
     corrections_per_s: Annotated[float, msgspec.Meta(gt=0, le=10)] = 10.0
+    wait_max_s: Annotated[float, msgspec.Meta(ge=0, le=604800)] = 86400.0
+    """The most that a job waits for few leaf switches. 0: limits are hints alone. slurmctld's max_switch_wait cuts it too."""
+    busy_at: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    """From a queue that asks for so many times a partition's nodes, jobs of nearly a leaf may have two: more of it favours few leaf
+    switches, less of it short waits."""

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -79,6 +80,8 @@ class Publisher:
         settings = settings_of(self._config, self.switch_wait_s)
         rows = decide(self.topology, self.view.occupancy, queue(jobs), settings, now)
         partitions, more = partition_rows(self.view, rows, self._config.placement.avoid_percent)
+        if self.switch_wait_s < self._config.placement.wait_max_s and any(r.wait_s >= self.switch_wait_s for r in rows):
+            more.append(f"waits are cut to {self.switch_wait_s} s by SchedulerParameters=max_switch_wait")
         text = body(partitions)
         self._last = Made(tuple(partitions), text, tuple(said + more), changed)
         return self._last
@@ -146,4 +149,6 @@ class Publisher:
 
 def settings_of(config: Config, switch_wait_s: int) -> Settings:
     """The decision's settings: no wait beyond what slurmctld grants."""
-    return Settings(wait_max_s=min(Settings().wait_max_s, float(switch_wait_s)))
+    most = min(config.placement.wait_max_s, float(switch_wait_s))
+    usual = Settings()
+    return replace(usual, busy_at=config.placement.busy_at, wait_min_s=min(usual.wait_min_s, most), wait_max_s=most)

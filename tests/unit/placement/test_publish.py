@@ -405,3 +405,18 @@ def test_nodes_are_graded_by_hand(command: Any) -> None:
     assert "graded n1: well" in command("grade", "n[1,4]", "--well")
     assert command("grade", "n1") == "n1: well\n"
     assert command.slurm.nodes(["n2"])[0].comment == "[ais-fabric degraded admin: cable on order]"
+
+
+@pytest.mark.parametrize(
+    ("keys", "cut_s", "longest"), [({}, 300, 300), ({}, 86400, 86400), ({"wait_max_s": 120.0}, 86400, 120)]
+)
+def test_no_wait_is_longer_than_slurm_or_the_site_grants(
+    tmp_path: Path, keys: dict[str, Any], cut_s: int, longest: int
+) -> None:
+    world = World(tmp_path / "var", **keys)
+    publisher = Publisher(world.config, world.ask, lambda: cut_s, lambda: world.now)
+    made = publisher.look(
+        [replace(one, state="ALLOCATED") for one in idle()], [running(1, " ".join(NAMES), NOW + 7200)]
+    )
+    assert max(row.wait_s for row in made.partitions[0].rows) <= longest
+    assert any("max_switch_wait" in text for text in made.said) == (cut_s == 300)
