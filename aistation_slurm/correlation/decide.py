@@ -17,18 +17,22 @@ __all__ = ["Cause", "Decision", "Drain", "Found", "NodeView", "OpenPartition", "
 
 
 class Found(NamedTuple):
-    """One reported finding. since: unix seconds at which it became known."""
+    """One reported finding. since: unix seconds at which it became known.
+
+    dealt: its node was drained with it reported and given back by somebody, who is not argued with.
+    """
 
     check: str
     subject: str
     evidence: str
     since: float
+    dealt: bool = False
 
 
 class NodeView(NamedTuple):
     """One node. leaf: "" where not known. drained: by anyone; drained_at: unix seconds of a drain of ours, else None.
 
-    candidate: may be drained for what it reports (answers, and was not given back by a person with the finding known).
+    candidate: may be drained for what it reports, since it answers.
     """
 
     name: str
@@ -95,7 +99,7 @@ def decide(
     alone: dict[str, int] = {}
     for node in nodes:
         went = node.drained_at is not None and node.drained_at > first
-        going = went or (not node.drained and any(f.since > first for f in node.found))
+        going = went or (not node.drained and any(f.since > first and not f.dealt for f in node.found))
         for partition in node.partitions:
             sizes[partition] = sizes.get(partition, 0) + 1
             spent[partition] = spent.get(partition, 0) + went
@@ -112,9 +116,10 @@ def decide(
     drains: list[Drain] = []
     waiting: dict[str, str] = {}
     for node in sorted(nodes, key=_age):
-        if not node.found or node.drained or not node.candidate:
+        new = [found for found in node.found if not found.dealt]
+        if not new or node.drained or not node.candidate:
             continue
-        ripe = [found for found in node.found if now - found.since >= settle_s]
+        ripe = [found for found in new if now - found.since >= settle_s]
         shut = sorted(is_open.intersection(node.partitions))
         full = [p for p in node.partitions if spent[p] >= limits[p]]
         if node.name in shared:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.config import Config
+from aistation_slurm.correlation.judge import Judge
 from aistation_slurm.errors import JournalError, JournalLost, SlurmError, SlurmRefused, SlurmUnavailable
 from aistation_slurm.healing.story import DrainStory
 from aistation_slurm.placement.refresher import Refresher
@@ -93,6 +94,7 @@ class Watchdog:
             client, journal, config.watchdog, str(Path(config.watchdog.journal).parent), act=self._enforce
         )
         self._drains = DrainStory(config.healing.dir)
+        self._correlation = Judge(config, client, journal, clock)
         self.stopping = False
 
     @property
@@ -122,6 +124,7 @@ class Watchdog:
             self._next_poll = 0.0  # when control comes here, everything is looked at first
             return
         self._take_events()
+        self._aside("what nodes report", lambda: self._correlation.step(busy=self.busy))
         now = self._clock.monotonic()
         try:
             due = [job_id for job_id, time in self._due.items() if time <= now]

@@ -97,6 +97,12 @@ def test_one_that_was_drained_before_the_others_came_counts_among_them() -> None
 
 
 def test_a_person_who_gave_the_node_back_is_not_argued_with() -> None:
+    node = sick(3, "leaf0")
+    known = node._replace(found=tuple(f._replace(dealt=True) for f in node.found))
+    assert drained(decide(cluster(known), Breaker(), SETTLE_S, NOW)) == set()
+
+
+def test_a_node_that_does_not_answer_is_slurms_to_judge() -> None:
     assert drained(decide(cluster(sick(3, "leaf0")._replace(candidate=False)), Breaker(), SETTLE_S, NOW)) == set()
 
 
