@@ -19,7 +19,7 @@ from aistation_slurm.errors import AistationError, SlurmError
 from aistation_slurm.placement import table_file
 from aistation_slurm.placement.decision import Settings, decide
 from aistation_slurm.placement.table import PartitionRow, body, render
-from aistation_slurm.placement.view import View, partition_rows, queue
+from aistation_slurm.placement.view import View, partition_rows, queue, same_records
 from aistation_slurm.slurm.client import Job, Node
 from aistation_slurm.slurm.command import run
 from aistation_slurm.topology import sources
@@ -35,6 +35,8 @@ SETTLING_S = 600.0
 """So long after a file changed the topology is asked at every look: it may not yet be in force."""
 RENEWALS = 3
 """A table that does not change is written anew so often in its time to live."""
+DECIDE_AGAIN_S = 60.0
+"""Waits become shorter as time passes, also where nothing else changes."""
 SWITCH_WAIT_S = 300
 """Slurm's default of SchedulerParameters=max_switch_wait, to which slurmctld cuts every wait."""
 
@@ -71,12 +73,17 @@ class Publisher:
         self._in_force = ""
         self._written = float("-inf")
         self._last: Optional[Made] = None
+        self._jobs: Sequence[Job] = ()
+        self._decided = float("-inf")
 
     def look(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> Made:
         """Decide on what is there now. Raises TableError where the table would not be taken."""
         said = self._refresh_topology(nodes)
         now = self._clock()
-        changed = self.view.update(self.topology, nodes, jobs)
+        changed = self.view.update(self.topology, nodes, jobs) or not same_records(jobs, self._jobs)
+        if self._last is not None and not changed and not said and 0 <= now - self._decided < DECIDE_AGAIN_S:
+            return self._last._replace(changed=False)
+        self._jobs, self._decided = jobs, now
         settings = settings_of(self._config, self.switch_wait_s)
         rows = decide(self.topology, self.view.occupancy, queue(jobs), settings, now)
         partitions, more = partition_rows(self.view, rows, self._config.placement.avoid_percent)

@@ -18,9 +18,14 @@ from aistation_slurm.slurm.client import Job, Node
 from aistation_slurm.slurm.gres import gpu_count
 from aistation_slurm.topology.model import Topology, natural
 
-__all__ = ["View", "partition_rows", "queue", "use_of"]
+__all__ = ["View", "partition_rows", "queue", "same_records", "use_of"]
 
 BUSY_STATES = frozenset({"ALLOCATED", "MIXED"})
+
+
+def same_records(one: Sequence[Job], other: Sequence[Job]) -> bool:
+    """Whether two looks brought the same jobs; records that say the same are the same objects."""
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def use_of(node: Node, free_at: Optional[float]) -> NodeUse:
@@ -77,7 +82,7 @@ class View:
     def update(self, topology: Topology, nodes: Sequence[Node], jobs: Sequence[Job]) -> bool:
         """Take a look in; False where nothing that matters changed."""
         ends = self._ends
-        if len(jobs) != len(self._jobs) or not all(map(is_, jobs, self._jobs)):
+        if not same_records(jobs, self._jobs):
             self._jobs = list(jobs)
             ends = _ends(jobs)
         old, old_ends = self._nodes, self._ends
