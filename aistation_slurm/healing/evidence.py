@@ -21,6 +21,7 @@ from aistation_slurm import __version__
 from aistation_slurm.config import Config
 from aistation_slurm.errors import StateFileError
 from aistation_slurm.findings import Status
+from aistation_slurm.healing.cards import identities
 from aistation_slurm.healing.history import KERNEL_LINES, Case
 from aistation_slurm.healing.reason import evidence_path
 from aistation_slurm.node.health import NodeReport
@@ -28,7 +29,7 @@ from aistation_slurm.probes import pending
 from aistation_slurm.probes.klog import KernelLog
 from aistation_slurm.probes.nvml import GpuSnapshot
 
-__all__ = ["identities", "kernel_lines", "write_evidence"]
+__all__ = ["kernel_lines", "write_evidence"]
 
 _TELLING = re.compile(r"NVRM|nvidia|Xid|AER|pcieport|EDAC|mce:|Machine Check|nvme|mlx5", re.IGNORECASE)
 _COUNTERS = (
@@ -36,22 +37,6 @@ _COUNTERS = (
     "remap_uncorrectable remap_pending remap_failed banks_spent retired_single retired_double retired_pending pcie_replays "
     "nvlink_errors nvlinks throttle temperature temperature_memory power errors recovery_action lost"
 )
-
-
-def identities(report: NodeReport) -> dict[str, dict[str, str]]:
-    """PCI address -> serial, UUID, name, VBIOS, InfoROM, driver, for each GPU that tells its serial or UUID now."""
-    found = {}
-    for gpu in report.nvml.gpus:
-        if gpu.pci and (gpu.serial or gpu.uuid) and not gpu.lost:
-            facts = {
-                "serial": gpu.serial,
-                "uuid": gpu.uuid,
-                "name": gpu.name,
-                "vbios": gpu.vbios,
-                "inforom": gpu.inforom,
-            }
-            found[gpu.pci] = {**facts, "minor": str(gpu.minor), "driver": report.nvml.driver}
-    return found
 
 
 def kernel_lines(config: Config, most: int = KERNEL_LINES) -> list[str]:
@@ -117,7 +102,7 @@ def _facts(
     gpus = []
     for pci in sorted({*seen, *known, *(row.pci for row in report.gpus)}):
         counters = _counters(seen[pci]) if pci in seen else {}
-        own = identities(report).get(pci, {})
+        own = identities(report.nvml).get(pci, {})
         identity = {**known.get(pci, {}), **{key: value for key, value in own.items() if value}}
         suspect = any(f.device == pci and f.status is Status.FAIL for f in report.findings) or pci[:-2] in case.reason
         gpus.append({"pci": pci, "slot": slots.get(pci, ""), "suspect": suspect, **identity, "counters": counters})

@@ -16,6 +16,7 @@ import msgspec
 from aistation_slurm.config import Config
 from aistation_slurm.errors import SlurmError, SlurmUnavailable, StateFileError
 from aistation_slurm.healing import actions, evidence, history, occupants, reason
+from aistation_slurm.healing.cards import Cards, identities
 from aistation_slurm.healing.history import Attempt, Case, HealLock, History
 from aistation_slurm.healing.plan import Next, Seen, decide, faults
 from aistation_slurm.healing.result import Result
@@ -27,7 +28,7 @@ from aistation_slurm.node.drain import Outcome as DrainOutcome
 from aistation_slurm.node.health import NodeReport, check_node
 from aistation_slurm.node.lock import DrainLock
 from aistation_slurm.probes.host import boot_id
-from aistation_slurm.probes.nvml import NvmlSnapshot
+from aistation_slurm.probes.nvml import NvmlSnapshot, read_nvml
 from aistation_slurm.slurm.client import Node, SlurmClient
 from aistation_slurm.slurm.reboot import reboot_settings
 
@@ -97,6 +98,8 @@ class Healer:
             return self._let_go(case, node, dry)
         ident = reason.ident_of(base)
         if ident is None or not (node.drained or (case is not None and base != node.reason)):
+            if not dry:
+                self._learn_daily(name)
             return Result("none", f"{name} is not drained by AIStation: {node.reason or 'no reason'}")
         if case is None:
             if reason.asks_to_inspect(base):
@@ -177,7 +180,6 @@ class Healer:
             return _Look(node, base, Seen(boot, None, False, held, occupied))
         report = self.check()
         occupied = self.on_node(config, boot, report.nvml)
-        self._learn(report)
         if not case.subject:
             case.subject = next((f.subject for f in report.findings if _tells_of(f.check, f.subject, base)), "")
         found = faults(report.findings, case)
@@ -208,9 +210,11 @@ class Healer:
             )
         return ""
 
-    def _learn(self, report: NodeReport) -> None:
-        """For the evidence: a card that has fallen silent tells neither serial nor UUID."""
-        self._history.gpus.update(evidence.identities(report))
+    def _learn_daily(self, name: str) -> None:
+        """Where no agent does it: for the evidence of a card that will have fallen silent."""
+        cards = Cards(self.config.healing.dir, name)
+        if cards.stale():
+            cards.learn(identities(read_nvml(self.config.probe)[0]))
 
     # ---- doing ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +224,8 @@ class Healer:
         return Result("waiting", f"{case.node}: {failed}{what}: {step.why}", case, open=True)
 
     def _do(self, case: Case, look: _Look, step: Next) -> Result:
+        if look.report is not None:
+            Cards(self.config.healing.dir, case.node).learn(identities(look.report.nvml))
         if step.looked and case.looked is None:
             case.looked = self.now()
         if step.failed and step.kind in ("act", "inspect") and case.counted:
@@ -350,7 +356,7 @@ class Healer:
     def _keep_evidence(self, case: Case, report: Optional[NodeReport]) -> None:
         case.evidence_tried = self.now()
         try:
-            known = self._history.gpus
+            known = Cards(self.config.healing.dir, case.node).known()
             case.evidence = evidence.write_evidence(self.config, case, report or self.check(), known, self.now())
             case.say(self.now(), f"evidence in {case.evidence}")
         except StateFileError as exc:

@@ -92,11 +92,10 @@ class Case(msgspec.Struct):
 
 
 class History(msgspec.Struct):
-    """All cases of a node, oldest first. gpus: PCI address -> what is known of the card, for when it no longer answers."""
+    """All cases of a node, oldest first."""
 
     version: int = VERSION
     cases: list[Case] = []
-    gpus: dict[str, dict[str, str]] = {}
 
     @property
     def current(self) -> Optional[Case]:

@@ -22,12 +22,15 @@ __all__ = ["in_slurm", "on_node"]
 DEADLINE_S = 5.0
 SYSTEM_UID = 1000
 """First uid of people (login.defs, UID_MIN): only below it a name makes a process one of the driver's own services."""
+_BUSY_WORDS = "COMPLETING MAINTENANCE POWERED_DOWN POWERING_DOWN POWERING_UP POWER_DOWN POWER_UP POWER_DRAIN"
+BUSY = frozenset(_BUSY_WORDS.split())
+"""A job's epilog, an administrator's maintenance reservation, or power that is being switched."""
 _GPU_FILE = re.compile(r"/dev/nvidia\d+")
 
 
 def in_slurm(node: Node) -> str:
     """Why Slurm says that the node is not empty; "" where it is. A job whose epilog runs still counts."""
-    if node.state not in ("IDLE", "DOWN") or "COMPLETING" in node.flags:
+    if node.state not in ("IDLE", "DOWN") or node.flags & BUSY:
         return f"Slurm shows it {'+'.join([node.state, *sorted(node.flags)])}"
     return ""
 

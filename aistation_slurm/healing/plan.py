@@ -168,7 +168,7 @@ def _judge(seen: Seen, case: Case, spent: int, rules: Healing, now: float) -> Ne
     if others:
         text = "; ".join(f"{f.check} {f.subject} {f.evidence}".strip() for f in others[:3])
         return Next("wait", f"healed, but not fit for service yet: {text}", looked=True, dirty=True)
-    if case.passes and now - case.passed_at < rules.pass_every_s:
+    if case.passes and 0 <= now - case.passed_at < rules.pass_every_s:
         return Next("wait", f"{case.passes} of {rules.passes} checks passed", looked=True)
     if case.passes + 1 < rules.passes:
         return Next("pass", f"{case.passes + 1} of {rules.passes} checks passed", looked=True)

@@ -10,12 +10,15 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.errors import AistationError
+from aistation_slurm.healing.cards import Cards, identities
 from aistation_slurm.healing.healer import Healer
 from aistation_slurm.node import acted, nodelog
 from aistation_slurm.node.health import NodeReport
+from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.slurm.client import SlurmClient
 
 __all__ = ["HealWatch"]
@@ -42,6 +45,13 @@ class HealWatch:
         self._stop = threading.Event()
         self._open = True
         self._said: set[str] = set()
+        self._own_name = own_name
+        self._nvml: Optional[NvmlSnapshot] = None
+
+    def learn(self, report: NodeReport) -> None:
+        """A look of the agent's: who its GPUs are is kept by the thread, since the disk may be a slow one."""
+        if report.nvml.gpus:
+            self._nvml = report.nvml
 
     def start(self) -> None:
         """Begin, where the site wants it; ends with the process, or with :meth:`stop`."""
@@ -72,6 +82,7 @@ class HealWatch:
         wait = every * random.random()  # a rack that boots does not ask in one moment
         while not self._stop.wait(wait):
             wait = every
+            self._keep_cards()
             if not self.due():
                 continue
             try:
@@ -81,6 +92,15 @@ class HealWatch:
                 # a bug here must not end healing for good, nor the agent
                 log.exception("healing: internal error; going on")
                 wait = SLOWEST_S
+
+    def _keep_cards(self) -> None:
+        nvml, self._nvml = self._nvml, None
+        if nvml is None:
+            return
+        try:
+            Cards(self.config.healing.dir, self._own_name()).learn(identities(nvml))
+        except AistationError:
+            pass  # Slurm does not say who this node is; the next look brings them again
 
     def _say(self, text: str) -> None:
         nodelog.say("heal", text, self.config.node.state_dir)

@@ -314,6 +314,8 @@ class Agent:
             notify("READY=1")
             log.info("%s: %s", report.node, report.status.value)
         self._watch_idle_memory(report)
+        if self.heal is not None:
+            self.heal.learn(report)
         reaction = self._reaction_of(report)  # before what settling notes, so that it is seen as news
         self._settle_refusals()
         reaction.see(fatal(report.findings), complete=conclusive(report))

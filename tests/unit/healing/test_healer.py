@@ -197,7 +197,13 @@ def test_the_reason_is_read_again_after_the_record_and_before_the_action(world: 
 
 @pytest.mark.parametrize(
     ("state", "flags"),
-    [("ALLOCATED", ("DRAIN",)), ("MIXED", ("DRAIN",)), ("IDLE", ("DRAIN", "COMPLETING")), ("UNKNOWN", ("DRAIN",))],
+    [
+        ("ALLOCATED", ("DRAIN",)),
+        ("MIXED", ("DRAIN",)),
+        ("IDLE", ("DRAIN", "COMPLETING")),
+        ("IDLE", ("DRAIN", "MAINTENANCE")),
+        ("UNKNOWN", ("DRAIN",)),
+    ],
 )
 def test_a_job_or_its_epilog_is_waited_for_and_nothing_heavy_runs_beside_it(
     world: World, state: str, flags: tuple[str, ...]

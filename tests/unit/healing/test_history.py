@@ -28,7 +28,7 @@ def attempt(began: float = 100.0, counted: bool = True) -> Attempt:
 
 def test_what_is_saved_is_read_again(tmp_path: Path) -> None:
     folder = str(tmp_path / "new/healing")
-    kept = History(cases=[case("a1b2c3", attempt())], gpus={"0000:3a:00.0": {"serial": "165"}})
+    kept = History(cases=[case("a1b2c3", attempt())])
     history.save(folder, "gpu1", kept)
     assert history.load(folder, "gpu1") == kept
     assert history.load(folder, "gpu2") == History(), "nodes that share a folder share nothing else"
