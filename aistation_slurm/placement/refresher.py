@@ -105,23 +105,26 @@ class Refresher:
                 continue
             began = time.monotonic()
             fresh = self._client.job(planned.job.job_id)
-            kept = offer.kept.get(planned.job.job_id, ())
+            kept = offer.kept.get(planned.job.job_id, frozenset())
             # what the watchdog saw is a moment old: another may have written the same fields since
             correction = correction_of(fresh, partitions, now, kept) if fresh is not None else None
             if correction is not None:
-                self._apply(correction)
+                self._apply(correction, partitions, kept)
             if self._news.wait(max(0.0, gap_s - (time.monotonic() - began))):
                 return  # what is left is planned anew from the newer look
 
-    def _apply(self, correction: Correction) -> None:
+    def _apply(self, correction: Correction, partitions: Mapping[str, PartitionRow], kept: frozenset[str]) -> None:
         job = correction.job
         try:
             self._client.update_job(job, **correction.fields)
         except SlurmRefused as exc:
-            self._refused[job.job_id] = time.time()
-            log.warning("job %s: its exclusions could not be corrected: %s", job.argument, exc)
-        else:
-            log.info("job %s: %s", job.argument, correction.text)
+            # of an array, the tasks that wait are changed all the same where those that run are refused
+            after = self._client.job(job.job_id) if job.array_job_id else None
+            if after is None or correction_of(after, partitions, time.time(), kept) is not None:
+                self._refused[job.job_id] = time.time()
+                log.warning("job %s: could not be corrected (%s): %s", job.argument, correction.text, exc)
+                return
+        log.info("job %s: %s", job.argument, correction.text)
 
     def _say(self, key: str, text: str) -> None:
         """Each trouble once, and again after it was over."""

@@ -206,11 +206,20 @@ def test_the_limit_of_a_waiting_job_follows_the_table(cluster: Cluster) -> None:
     assert excluded(c, waits) == ""
 
 
+def waiting_part(c: Cluster, array: int) -> str:
+    """What scontrol shows of the tasks that wait, once they are kept off gpu5."""
+    records = c.run(["scontrol", "show", "job", str(array)]).stdout.split("\n\n")
+    return next((r for r in records if "JobState=PENDING" in r and "ExcNodeList=gpu5" in r), "")
+
+
 def test_an_array_that_waits_is_corrected_too(cluster: Cluster) -> None:
     c = cluster
-    array = c.submit("sleep 600", "--hold", "--nodes=2", "--array=1-3")
+    array = c.submit("sleep 600", "--nodes=3", ONE_EACH, "--array=1-3")
+    c.wait_for(lambda: c.run(["squeue", "-h", "-t", "R"]).stdout.count("\n") == 2, 60, "two of its tasks to run")
     grade(c, "gpu5", "--degraded", "test")
-    c.wait_for(lambda: excluded(c, array) == "gpu5", 30, "the array to be kept off gpu5")
+    text = c.wait_for(lambda: waiting_part(c, array), 30, "the part that waits to be kept off gpu5")
+    assert "[ais-place n=3" in text
+    assert "x=gpu5]" in text
 
 
 FAULTS = ("deleted", "cut", "corrupted", "binary", "given away", "unreadable", "aged", "a folder", "a pipe")

@@ -328,6 +328,20 @@ def test_a_refusal_is_not_repeated_at_every_look(world: World, caplog: pytest.Lo
     assert caplog.text.count("could not be corrected") == 1
 
 
+def test_an_array_of_which_some_tasks_run_is_corrected_in_part(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    array = replace(WAITING, array_job_id=7)
+
+    class Array(Slurm):
+        def update_job(self, job: Job, **fields: str) -> None:
+            self.all[7] = replace(array, excluded_nodes=("n3",), admin_comment=fields["AdminComment"])
+            raise SlurmRefused("7_1: Job is no longer pending execution 7_2-3: No error")
+
+    Refresher(world.config, Array([array]), world.publisher).take(
+        Offer([array], idle(n3=node("n3", comment=DEGRADED)), {})
+    )  # type: ignore[arg-type]
+    assert "could not be corrected" not in caplog.text
+
+
 def test_trouble_neither_ends_the_thread_nor_reaches_the_watchdog(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
