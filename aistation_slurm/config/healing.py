@@ -13,6 +13,7 @@ class Healing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Self-healing of nodes that AIStation itself drained and that run nothing (docs/healing.md). Off unless enabled."""
 
     enabled: bool = False
+    """Switches healing on; a site decides which of ``actions`` it trusts first."""
     mode: Optional[Mode] = None
     """Unset: the agent's mode. ``observe``: say what would be done."""
     actions: tuple[Literal["gpu_reset", "reboot", "command"], ...] = ("gpu_reset", "reboot", "command")
@@ -38,6 +39,7 @@ class Healing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     passes: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
     """Full checks in a row without a fail before the node goes back to service."""
     pass_every_s: Annotated[float, msgspec.Meta(ge=0, le=31536000)] = 20.0
+    """Between two of these checks."""
     every_s: Bounded = 30.0
     """How often the agent goes on with what it began; a node that we did not drain costs nothing."""
     dir: str = "/var/lib/aistation/healing"

@@ -13,9 +13,11 @@ class Gate(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The prolog's decision."""
 
     mode: Optional[Mode] = None
+    """``observe``: the gate says what it would refuse, and lets the job start."""
     budget_s: Seconds = 8.0
     """All of the prolog; stays below Slurm's MessageTimeout (10 s by default)."""
     live_deadline_s: Seconds = 2.0
+    """For the child that looks at the job's own devices: sysfs of a sick device can block."""
     max_age_s: Seconds = 150.0
     """A node state older than this is read again in place."""
     refuse: tuple[str, ...] = ("gpu.*", "fabric.port_state", "fabric.rate")
@@ -26,6 +28,7 @@ class Agent(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The node agent's own actions."""
 
     mode: Optional[Mode] = None
+    """``observe``: the agent writes the node's state and drains nothing."""
     requeue: bool = True
     """After a drain for a fatal local fault, requeue the opted-in jobs of this node at once."""
 
@@ -36,6 +39,7 @@ class Hang(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     mode: Optional[Mode] = None
     """Unset: the agent's mode."""
     poll_s: Seconds = 30.0
+    """How often a job's progress is looked at."""
     startup_grace_s: Seconds = 1800.0
     """No job is suspect in its first seconds, unless it has saved a checkpoint in this attempt."""
     checkpoint_allowance_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
@@ -64,6 +68,7 @@ class Epilog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Clean-up after a job."""
 
     mode: Optional[Mode] = None
+    """``observe``: no process is ended."""
     term_grace_s: Seconds = 2.0
     """Between SIGTERM and SIGKILL for an orphan GPU process."""
     memory_free_mib: Count = 1024

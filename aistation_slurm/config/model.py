@@ -20,6 +20,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The whole of aistation.toml. ``mode`` is the default of every part that does not set its own."""
 
     mode: Mode = "enforce"
+    """``observe``: every part says what it would do, and does nothing. For a site's first week."""
     probe: Probe = Probe()
     expect: Expect = Expect()
     check: Check = Check()

@@ -21,11 +21,13 @@ class Placement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     degraded: tuple[str, ...] = ("fabric.*",)
     """Checks (shell patterns) whose findings make a node's agent grade it as degraded fabric, of ``degraded_from`` or worse."""
     degraded_from: Literal["warn", "fail"] = "fail"
+    """The mildest finding that counts."""
     avoid_percent: Percent = 25.0
     """Where more of a partition's nodes are degraded, the fabric and not the nodes is at fault, and none is avoided."""
     correct: bool = True
     """Correct the exclusions of pending jobs when a node's grade changes; only those that AIStation made."""
     corrections_per_s: Annotated[float, msgspec.Meta(gt=0, le=10)] = 10.0
+    """Each is a request to slurmctld, which must not notice them."""
     wait_max_s: Annotated[float, msgspec.Meta(ge=0, le=604800)] = 86400.0
     """The most that a job waits for few leaf switches. 0: limits are hints alone. slurmctld's max_switch_wait cuts it too."""
     busy_at: Annotated[float, msgspec.Meta(ge=0)] = 1.0

@@ -14,10 +14,13 @@ class Slurm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """How Slurm is asked."""
 
     bin_dir: str = "/usr/bin"
+    """Where scontrol, squeue and the others are."""
     conf: str = ""
     """slurm.conf; empty: ``$SLURM_CONF`` or Slurm's own default."""
     timeout_s: Seconds = 10.0
+    """For one request to Slurm; then its process group is killed and Slurm counts as silent."""
     backend: Literal["auto", "cli", "pyslurm"] = "auto"
+    """``auto``: pyslurm where it is of the running Slurm's release, else Slurm's commands."""
 
 
 class Restart(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -28,6 +31,7 @@ class Restart(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     backoff_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Delay after the second attempt in a row that ended within ``quick_s``; the first restart is never delayed."""
     backoff_max_s: Seconds = 600.0
+    """The delay does not grow beyond this."""
     wait_first: bool = False
     """Delay the first restart too."""
 
@@ -51,20 +55,26 @@ class BlackHole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A node on which job after job dies at once, while the same users' jobs run elsewhere."""
 
     action: Literal["drain", "report", "off"] = "drain"
+    """``drain`` the node, only ``report`` it, or ``off``."""
     quick_s: Seconds = 60.0
     """A job that failed within this time counts against the nodes it ran on."""
     window_s: Seconds = 900.0
+    """Quick failures of longer ago are forgotten."""
     jobs: Annotated[int, msgspec.Meta(ge=2)] = 4
     """Quick failures in the window, of at least ``users`` users, and nothing that ran longer there."""
     users: Annotated[int, msgspec.Meta(ge=1)] = 2
+    """Of one user alone it may be a broken script."""
 
 
 class Watchdog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Recovery on the controller."""
 
     mode: Optional[Mode] = None
+    """``observe``: what would be done is journaled and printed, and nothing is requeued."""
     spool_dir: str = "/var/spool/aistation/events"
+    """Where EpilogSlurmctld leaves its events; the script has the same path (``AISTATION_SPOOL`` changes it there)."""
     journal: str = "/var/lib/aistation/journal.db"
+    """SQLite, on a local disk of the controller: its locks do not work on a network file system."""
     poll_s: Seconds = 30.0
     """Safety net; events from EpilogSlurmctld are handled at once."""
     restart: Restarts = Restarts()
@@ -115,6 +125,7 @@ class Spares(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     nodes: tuple[str, ...] = ()
     """Slurm hostlists. Empty: there are no spares, and the reservation is not touched."""
     reservation: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")] = "ais-spares"
+    """Name of the reservation; the watchdog makes it where it is missing."""
     after_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """A restarted job waits this long before a spare is lent: free nodes come first."""
 
