@@ -46,13 +46,13 @@ class DrainStory:
                 continue
             base, same = reason.without_reboot(text), reason.ident_of(reason.without_reboot(old))
             if not old or reason.ident_of(base) != same:
-                yield Line(name, "drain", f"drained: {text}")
-            elif reason.asks_to_inspect(base) and not reason.asks_to_inspect(reason.without_reboot(old)):
-                where = reason.evidence_path(self._evidence_dir, name, same or "")
+                yield Line(name, "drain", f"drained: {base}")
+            if reason.asks_to_inspect(base) and not reason.asks_to_inspect(reason.without_reboot(old)):
+                where = reason.evidence_path(self._evidence_dir, name, reason.ident_of(base) or "")
                 yield Line(name, "heal", f"healing has given up: {base}; evidence in {name}:{where}")
             elif text != base:
                 yield Line(name, "heal", f"reboot, the drain stays: {text}")
-            else:
+            elif old and reason.ident_of(base) == same:
                 yield Line(name, "heal", f"the drain stands as before the reboot: {text}")
         for name, old in before.items():
             if name in now or name not in nodes:

@@ -44,7 +44,9 @@ HEALING = {
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     conf = "RebootProgram=/shared/bin/node-reboot\nResumeTimeout=120"
-    with Cluster(nodes=2, conf_extra=conf, config={"healing": HEALING, "node": {"poll_s": 2.0}}) as up:
+    with Cluster(
+        nodes=2, conf_extra=conf, config={"healing": HEALING, "node": {"poll_s": 2.0}, "watchdog": {"poll_s": 2.0}}
+    ) as up:
         folder = up.dir / "shared/bin"
         folder.mkdir()
         for name, text in {"gpu-reset": RESET, "node-reboot": REBOOT}.items():
@@ -201,16 +203,31 @@ def test_a_reboot_keeps_the_reason_and_the_node_returns_after_its_new_boot(clust
     assert "stands again as before the reboot" in str(case["steps"])
 
 
+def incidents(cluster: Cluster, text: str) -> list[str]:
+    told = json.loads(cluster.run(["aistation", "incidents", "--json"]).stdout)["incidents"]
+    return [row["text"] for row in told if text in row["text"]]
+
+
 def test_two_reboots_that_do_not_help_end_in_an_inspection_with_what_the_kernel_said_before_them(
     cluster: Cluster,
 ) -> None:
+    # the watchdog asks for nodes while it has a job to look after
+    waits = cluster.submit(
+        "true", "--nodelist=gpu1", "--gpus-per-node=8", "--ais-resume", "--begin=now+1hour", user="bob"
+    )
     cluster.inject("gpu1", gpu_lost(3))
     ident = drained(cluster, "gpu1")[-8:]
     for count in (1, 2):
         cluster.wait_for(lambda: len(lines(cluster, "reboots.gpu1")) == count, 90, f"reboot {count}")  # noqa: B023
+        time.sleep(2.5)
         cluster.kill_node("gpu1")
         cluster.start_node("gpu1")
-    assert inspected(cluster, "gpu1").endswith(ident)
+    reason = inspected(cluster, "gpu1")
+    assert reason.endswith(ident)
+    told = cluster.wait_for(lambda: incidents(cluster, "healing has given up"), 60, "the incident")
+    assert f"gpu1: healing has given up: {reason}; evidence in gpu1:/var/lib/aistation/healing/" in told[0]
+    assert incidents(cluster, "reboot, the drain stays"), incidents(cluster, "")
+    cluster.run(["scancel", str(waits)])
     assert len(lines(cluster, "reboots.gpu1")) == 2
     (archive,) = folder_of(cluster, "gpu1").glob("*.tar.gz")
     with tarfile.open(archive) as tar:

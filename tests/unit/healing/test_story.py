@@ -42,6 +42,15 @@ def test_the_whole_story_of_a_node_that_is_healed_and_one_that_is_not() -> None:
     ]
 
 
+def test_what_changes_between_two_looks_is_told_together() -> None:
+    story = DrainStory("/d")
+    story.look(nodes())
+    told = story.look(nodes(f"{OURS} : reboot issued", "DOWN"))
+    assert [line.kind for line in told] == ["drain", "heal"]
+    other = "ais:gpu.xid GPU1 x [ffffff]"
+    assert [line.text for line in story.look(nodes(other))] == [f"drained: {other}"]
+
+
 def test_what_stood_before_the_watchdog_began_is_no_news() -> None:
     story = DrainStory("/d")
     assert story.look(nodes(OURS)) == []
