@@ -20,6 +20,7 @@ COMMANDS = {
     "agent": ("agent", "Watch this node: write its state, drain on fatal faults (the node daemon)."),
     "check": ("check", "Check the health of this node, or of a captured /sys and /proc tree."),
     "ckpt": ("ckpt", "Inspect checkpoint directories: every checkpoint, valid or why not."),
+    "config": ("config", "Check aistation.toml; show the settings in force, their reference and schema."),
     "doctor": ("doctor", "Check the site's Slurm configuration and daemons: what to change, where, and why."),
     "explain": ("explain", "Tell the story of one job: starts, faults, decisions, checkpoints, time lost."),
     "heal": ("heal", "Heal this node of a fault AIStation drained it for (opt-in): reset, reboot, verify."),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from aistation_slurm.config.breaker import Breaker
 from aistation_slurm.config.checkpoints import CheckpointLayout, Checkpoints
-from aistation_slurm.config.file import DEFAULT_PATH, load, parse
+from aistation_slurm.config.file import DEFAULT_PATH, chosen_path, load, parse
 from aistation_slurm.config.healing import Healing
 from aistation_slurm.config.job import Agent, Epilog, Gate, Hang
 from aistation_slurm.config.model import Config
@@ -51,6 +51,7 @@ __all__ = [
     "Slurm",
     "Spares",
     "Watchdog",
+    "chosen_path",
     "load",
     "parse",
 ]

@@ -10,6 +10,8 @@ import msgspec
 
 from aistation_slurm.config.model import Config
 
+__all__ = ["explain", "line_of"]
+
 
 def explain(text: str, origin: str, message: str) -> str:
     """Turn msgspec's ``... - at `$.gate` `` into file:line, the allowed keys and the nearest one."""
@@ -21,16 +23,32 @@ def explain(text: str, origin: str, message: str) -> str:
         key = unknown.group(1)
         allowed = _allowed_keys(where)
         near = difflib.get_close_matches(key, allowed, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = f" (did you mean {near[0]!r}?)" if near else _elsewhere(key)
         section = f"[{'.'.join(where)}]" if where else "the top level"
-        line = _line_of(text, where, key)
+        line = line_of(text, where, key)
         return f"{origin}:{line}: unknown key {key!r} in {section}{hint}. Allowed: {', '.join(allowed)}"
     names = [*where[:-1], *(re.sub(r"\[.*\]$", "", p) for p in where[-1:])]
-    line = _line_of(text, names[:-1], names[-1]) if names else 1
+    line = line_of(text, names[:-1], names[-1]) if names else 1
     if where:  # a whole table was refused: the line of the key with which the message begins
-        line = max(line, _line_of(text, where, what.partition(":")[0]))
+        line = max(line, line_of(text, where, what.partition(":")[0]))
     choices = "" if "enum value" not in what else f". Allowed: {', '.join(_choices(names))}"
-    return f"{origin}:{line}: {'.'.join(where)}: {what[0].lower() + what[1:]}{choices}"
+    return f"{origin}:{line}: {'.'.join(where)}: {what[0].lower() + what[1:]}{choices}{_plain_number(names, what)}"
+
+
+def _elsewhere(key: str) -> str:
+    """Sections that do have this key: it stands below the wrong header."""
+    from aistation_slurm.config.keys import sections  # reads sources: only where there is something to explain
+
+    found = [section.name for section in sections() if key in (known.name for known in section.keys)]
+    return f" (it belongs into {' or '.join(f'[{name}]' for name in found[:3])})" if found and found != [""] else ""
+
+
+def _plain_number(names: list[str], what: str) -> str:
+    """``"8 s"`` or ``"10ms"`` for a key whose name holds its unit."""
+    from aistation_slurm.config.keys import unit_of
+
+    unit = unit_of(names[-1]) if names else ""
+    return f"; give a plain number, in {unit}" if unit and what.endswith("got `str`") else ""
 
 
 def _field_type(where: list[str]) -> object:
@@ -63,7 +81,7 @@ def _allowed_keys(where: list[str]) -> list[str]:
     return sorted(f.encode_name for f in msgspec.structs.fields(_field_type(where)))  # type: ignore[arg-type]
 
 
-def _line_of(text: str, section: list[str], key: str) -> int:
+def line_of(text: str, section: list[str], key: str) -> int:
     """Line (1-based) where ``key`` is set inside ``[section]``; 1 when it is not found (inline tables).
 
     ``checks[...]`` stands for any table of ``[checks."..."]``, ``mounts[0]`` for the first of ``[[expect.mounts]]``.

@@ -15,17 +15,25 @@ from aistation_slurm.errors import ConfigError
 DEFAULT_PATH = Path("/etc/aistation/aistation.toml")
 
 
+__all__ = ["DEFAULT_PATH", "chosen_path", "load", "parse"]
+
+
+def chosen_path(path: Optional[Path] = None) -> tuple[Path, bool]:
+    """The file that counts, and whether somebody named it: the path given, ``$AISTATION_CONFIG``, the default."""
+    named = path or (Path(os.environ["AISTATION_CONFIG"]) if os.environ.get("AISTATION_CONFIG") else None)
+    return (DEFAULT_PATH, False) if named is None else (named, True)
+
+
 def load(path: Optional[Path] = None) -> Config:
     """Read the configuration.
 
     Raises ConfigError: the named file is missing or unreadable, is not TOML, or has an unknown key or a wrong type.
     """
-    named = path or (Path(os.environ["AISTATION_CONFIG"]) if os.environ.get("AISTATION_CONFIG") else None)
-    chosen = named or DEFAULT_PATH
+    chosen, named = chosen_path(path)
     try:
         text = chosen.read_text(encoding="utf-8")
     except FileNotFoundError:
-        if named is None:
+        if not named:
             return Config()
         raise ConfigError(f"{chosen}: no such file; name an existing one or unset AISTATION_CONFIG") from None
     except (OSError, UnicodeDecodeError) as exc:

@@ -18,7 +18,7 @@ import msgspec
 
 from aistation_slurm.config.model import Config
 
-__all__ = ["Key", "Section", "field_texts", "sections"]
+__all__ = ["Key", "Section", "field_texts", "sections", "toml_text", "unit_of"]
 
 UNITS = {
     # suffix of a key -> its unit; the longest one counts
