@@ -104,6 +104,9 @@ class Healer:
         if case is None:
             if reason.asks_to_inspect(base):
                 return Result("inspect", f"{name} waits for a person: {base}")
+            last = self._history.case_of(ident)
+            if last is not None and last.state == "left" and last.left_to == base:
+                return Result("left", f"{name}: somebody else wrote this reason over ours: {base}", last)
             case = self._open(name, base, ident)
         if case.state == "inspect" or reason.asks_to_inspect(base):
             return self._wait_for_person(case, base, dry)
@@ -145,7 +148,8 @@ class Healer:
         else:
             text = "hands off: somebody gave the node back or set it to another state"
         if not dry:
-            case.state = "left"
+            case.repaired = case.state == "inspect" and not node.drained
+            case.state, case.left_to = "left", reason.without_reboot(node.reason) if node.drained else ""
             self._remember(case, text)
         return Result("left", f"{case.node}: {text}", case)
 
@@ -181,7 +185,7 @@ class Healer:
         report = self.check()
         occupied = self.on_node(config, boot, report.nvml)
         if not case.subject:
-            case.subject = next((f.subject for f in report.findings if _tells_of(f.check, f.subject, base)), "")
+            case.subject = next((f.subject for f in report.findings if reason.tells_of(base, f.check, f.subject)), "")
         found = faults(report.findings, case)
         no_reboot = self._no_reboot() if found else ""
         seen = Seen(boot, report.findings, conclusive(report), held, occupied, False, no_reboot)
@@ -324,7 +328,7 @@ class Healer:
     # ---- giving up --------------------------------------------------------------------------------------------------
 
     def _inspect(self, case: Case, look: _Look, why: str) -> Result:
-        case.inspect_reason = reason.inspect_reason(case.reason, case.subject, _plain(why))
+        case.inspect_reason = reason.inspect_reason(case.reason, case.subject, reason.plain(why))
         case.state = "inspect"
         case.say(self.now(), f"gives up, a person has to inspect it: {why}")
         self._keep_evidence(case, look.report)
@@ -390,15 +394,7 @@ def _rebooting(node: Node) -> bool:
     return any(flag in node.flags for flag in _REBOOT_FLAGS)
 
 
-def _tells_of(check: str, subject: str, base: str) -> bool:
-    return bool(subject) and base.startswith(f"ais:{check} {_plain(subject)} ")
-
-
 def _in_words(step: Next) -> str:
     if step.action == "gpu_reset":
         return f"reset {', '.join(step.targets)}"
     return "reboot the node" if step.action == "reboot" else f"run {' '.join(step.targets)}"
-
-
-def _plain(text: str) -> str:
-    return " ".join("".join(c if " " <= c <= "~" and c not in "\"'`\\" else "_" for c in text).split())

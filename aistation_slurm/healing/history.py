@@ -56,6 +56,7 @@ class Case(msgspec.Struct):
 
     state: ``open`` nothing awaits judgement, ``judging`` the last attempt does, ``returned`` given back by healing,
     ``inspect`` a person is asked, ``left`` somebody else changed the drain. looked: first look after the last attempt.
+    left_to: the reason at that moment; repaired: a person gave it back who had been asked to inspect it.
     """
 
     ident: str
@@ -70,6 +71,8 @@ class Case(msgspec.Struct):
     passes: int = 0
     passed_at: float = 0.0
     inspect_reason: str = ""
+    left_to: str = ""
+    repaired: bool = False
     evidence: str = ""
     evidence_tried: float = 0.0
     steps: list[Step] = []
@@ -106,15 +109,17 @@ class History(msgspec.Struct):
         return next((case for case in reversed(self.cases) if case.ident == ident), None)
 
     def spent(self, case: Case, now: float, same_fault_s: float) -> int:
-        """Attempts that count against this case: its own, and those at the same fault under earlier drains.
+        """Attempts that count against this case: all under its id, and those at the same fault under other ids.
 
-        Not those before somebody else gave the node back: that person may have repaired it.
+        Not those before somebody who had been asked to inspect the node gave it back: that person has dealt with them. Anyone
+        else who gave it back may have been Slurm itself, after a slow boot.
         """
-        count = len(case.counted)
+        count = 0
         for other in self.cases:
-            if other is case or other.state == "left" or (other.check, other.subject) != (case.check, case.subject):
-                continue
-            count += sum(1 for attempt in other.counted if now - attempt.began < same_fault_s)
+            if other.ident == case.ident:
+                count += len(other.counted)
+            elif not other.repaired and (other.check, other.subject) == (case.check, case.subject):
+                count += sum(1 for attempt in other.counted if now - attempt.began < same_fault_s)
         return count
 
 

@@ -11,7 +11,16 @@ from typing import Optional
 
 from aistation_slurm.findings import REASON_MAX, is_our_reason
 
-__all__ = ["asks_to_inspect", "check_of", "evidence_path", "ident_of", "inspect_reason", "without_reboot"]
+__all__ = [
+    "asks_to_inspect",
+    "check_of",
+    "evidence_path",
+    "ident_of",
+    "inspect_reason",
+    "plain",
+    "tells_of",
+    "without_reboot",
+]
 
 _IDENT = re.compile(r" \[([0-9a-f]{6})\]$")
 _REBOOT = re.compile(r"(?: : reboot (?:requested|issued|complete|timed out))+$")
@@ -37,6 +46,16 @@ def without_reboot(reason: str) -> str:
 def asks_to_inspect(reason: str) -> bool:
     """Healing has given up on this node, whatever is remembered of it."""
     return ident_of(reason) is not None and f" {_INSPECT}" in reason
+
+
+def plain(text: str) -> str:
+    """As findings.drain_reason cleans its parts: printable ASCII without quotes, on one line."""
+    return " ".join("".join(c if " " <= c <= "~" and c not in "\"'`\\" else "_" for c in text).split())
+
+
+def tells_of(reason: str, check: str, subject: str) -> bool:
+    """Whether this drain is for that check and subject."""
+    return bool(subject) and reason.startswith(f"ais:{check} {plain(subject)} ")
 
 
 def inspect_reason(reason: str, subject: str, why: str) -> str:

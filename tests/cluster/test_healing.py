@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,9 @@ def test_two_reboots_that_do_not_help_end_in_an_inspection_with_what_the_kernel_
         member = next(m for m in tar.getmembers() if m.name.endswith("evidence.json"))
         facts = json.load(tar.extractfile(member))  # type: ignore[arg-type]
     assert any(": 79," in line for line in facts["xids"]), "the first boot's log is gone but for what was kept"
+    hardware = cluster.hardware["gpu1"].gpu(3)
+    card = next(gpu for gpu in facts["gpus"] if gpu["pci"] == hardware.pci)
+    assert (card["serial"], card["suspect"]) == (hardware.serial, True), "kept from when the card still spoke"
 
 
 def test_killed_between_record_and_end_of_the_action_it_has_a_bound(cluster: Cluster) -> None:
@@ -249,6 +253,23 @@ def test_killed_between_record_and_end_of_the_action_it_has_a_bound(cluster: Clu
     inspected(cluster, "gpu1")
     assert len(lines(cluster, "resets.gpu1")) == 2
     assert [a["outcome"] for a in case_of(cluster, "gpu1")["attempts"]] == ["", ""]
+
+
+def test_many_at_once_are_one(cluster: Cluster) -> None:
+    cluster.inject("gpu2", ecc_uncorrectable(4))
+    cluster.stop_agent("gpu2")
+    cluster.run(["aistation", "check", "--act"], host="gpu2", check=False)
+    drained(cluster, "gpu2")
+    (cluster.dir / "shared/slow").touch()
+    (cluster.dir / "shared/useless").touch()
+    with ThreadPoolExecutor(4) as pool:
+        said = list(pool.map(lambda _: cluster.run(["aistation", "heal"], host="gpu2", check=False).stdout, range(4)))
+    assert sum("reset 0000:" in text for text in said) == 1, said
+    assert sum("another process heals" in text for text in said) == 3, said
+    assert len(lines(cluster, "resets.gpu2")) == 1
+    assert "did not end within 20 s" in case_of(cluster, "gpu2")["attempts"][0]["outcome"]
+    assert cluster.run(["pgrep", "-x", "sleep"], host="gpu2", check=False).stdout == "", "ended as a group"
+    cluster.start_agent("gpu2")
 
 
 def test_the_breaker_and_a_dry_run_do_nothing_and_say_so(cluster: Cluster) -> None:

@@ -90,12 +90,16 @@ def test_old_closed_cases_go_and_open_ones_stay(tmp_path: Path) -> None:
 def test_attempts_count_over_drains_of_the_same_fault() -> None:
     now, week = 1000.0, 500.0
     returned = case("000001", attempt(100.0), attempt(900.0), state="returned")
-    repaired = case("000002", attempt(900.0), state="left")
+    repaired = case("000002", attempt(900.0), state="left", repaired=True)
+    by_slurm = case("000005", attempt(900.0), state="left")
+    other_text = case("000004", attempt(5.0), state="left", subject="", repaired=True)
     other = case("000003", attempt(900.0), state="returned", subject="GPU5")
     own = case("000004", attempt(10.0), attempt(20.0, counted=False), state="judging")
-    found = History(cases=[returned, repaired, other, own])
-    assert found.spent(own, now, week) == 1 + 1, "its own of any age, and the recent one of the same fault"
-    assert found.spent(own, now, 0.0) == 1
+    found = History(cases=[returned, repaired, by_slurm, other_text, other, own])
+    assert found.spent(own, now, week) == 1 + 1 + 1 + 1, (
+        "all of its id of any age, and the recent ones of the same fault"
+    )
+    assert found.spent(own, now, 0.0) == 2
 
 
 def test_the_same_thing_is_said_once_and_the_story_is_bounded() -> None:
