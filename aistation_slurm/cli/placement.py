@@ -13,6 +13,7 @@ from typing import Optional
 
 import click
 
+from aistation_slurm.cli import placement_simulate
 from aistation_slurm.cli.screen import console, table
 from aistation_slurm.config import Config, load
 from aistation_slurm.errors import AistationError, SlurmUnavailable
@@ -35,6 +36,9 @@ _CONFIG = click.option("--config", "config_path", type=click.Path(path_type=Path
 @click.group("placement")
 def command() -> None:
     """Where jobs go: publish the decisions that job_submit.lua looks up, explain a job, order ranks, simulate policies."""
+
+
+command.add_command(placement_simulate.command)
 
 
 @command.command("publish")
