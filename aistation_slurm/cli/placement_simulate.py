@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -67,6 +68,7 @@ __all__ = ["command"]
 @click.option(
     "--run-time", type=click.FloatRange(1), default=7200.0, show_default=True, help="Mean run time of a made trace, s."
 )
+@click.option("--spread", type=click.FloatRange(0, 5), default=1.0, show_default=True, help="Sigma of its logarithm.")
 @click.option(
     "--gpus-per-node",
     type=click.IntRange(1, 1024),
@@ -76,6 +78,16 @@ __all__ = ["command"]
 )
 @click.option(
     "--bf-interval", type=click.FloatRange(0.1), default=30.0, show_default=True, help="slurmctld's bf_interval, s."
+)
+@click.option(
+    "--bf-resolution", type=click.FloatRange(0.1), default=60.0, show_default=True, help="slurmctld's bf_resolution, s."
+)
+@click.option(
+    "--turnover",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="From a job's end to the next start, s.",
 )
 @click.option(
     "--refresh", type=click.FloatRange(0.1), default=30.0, show_default=True, help="AIStation's poll interval, s."
@@ -100,8 +112,11 @@ def command(
     seeds: int,
     jobs: int,
     run_time: float,
+    spread: float,
     gpus_per_node: int,
     bf_interval: float,
+    bf_resolution: float,
+    turnover: float,
     refresh: float,
     busy_at: Optional[float],
     crossing: float,
@@ -126,14 +141,19 @@ def command(
     if not machine.nodes:
         raise click.UsageError("the topology has no leaf switch with nodes")
     settings = Settings() if busy_at is None else Settings(busy_at=busy_at)
-    conditions = Conditions(machine, Scheduler(bf_interval_s=bf_interval), settings, refresh, crossing / 100)
+    scheduler = Scheduler(bf_interval_s=bf_interval, bf_resolution_s=bf_resolution, turnover_s=turnover)
+    conditions = Conditions(machine, scheduler, settings, refresh, crossing / 100)
     chosen = tuple(dict.fromkeys(policies or ("none", "tree", "aistation")))
     for name in chosen:
         try:
             make_policy(name, machine, settings, refresh)
         except ValueError as exc:
             raise click.BadParameter(str(exc), param_hint="--policy") from exc
-    by_load = _made(machine, loads or (0.9,), seeds, jobs, run_time) if trace is None else None
+    by_load = (
+        _made(machine, loads or (0.9,), seeds, synthetic.Workload(jobs=jobs, run_s=run_time, spread=spread))
+        if trace is None
+        else None
+    )
     if by_load is None:
         by_load = _read(str(trace), kind, gpus_per_node, jobs, machine, loads)
     studies = _run(by_load, chosen, conditions)
@@ -165,14 +185,11 @@ def _fabric(text: str) -> Topology:
     return clos(leaves, per_leaf, min(leaves, int(match[3] or 1)))
 
 
-def _made(machine: Machine, loads: Sequence[float], seeds: int, jobs: int, run_time: float) -> Loads:
+def _made(machine: Machine, loads: Sequence[float], seeds: int, workload: synthetic.Workload) -> Loads:
     nodes = len(machine.nodes)
-    spread = 1.0
-    found: Loads = []
-    for load in loads:
-        workload = synthetic.Workload(jobs=jobs, load=load, run_s=run_time, spread=spread)
-        found.append((load, [synthetic.make(workload, nodes, seed) for seed in range(seeds)]))
-    return found
+    return [
+        (load, [synthetic.make(replace(workload, load=load), nodes, seed) for seed in range(seeds)]) for load in loads
+    ]
 
 
 def _read(path: str, kind: str, gpus_per_node: int, jobs: int, machine: Machine, loads: Sequence[float]) -> Loads:

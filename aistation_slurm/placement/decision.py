@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple
 
 from aistation_slurm.placement.occupancy import Occupancy, PartitionUse, QueuedJob
@@ -78,11 +78,11 @@ def decide(
     """
     if model.kind != "tree":
         return ()
-    rows: list[Row] = []
-    for partition in occupancy.partitions:
-        waiting = [job for job in queue if job.partition == partition.name]
-        rows += _rows(partition, waiting, settings, now)
-    return tuple(rows)
+    waiting: dict[str, list[QueuedJob]] = {}
+    for job in queue:
+        waiting.setdefault(job.partition, []).append(job)
+    found = (_rows(partition, waiting.get(partition.name, ()), settings, now) for partition in occupancy.partitions)
+    return tuple(row for rows in found for row in rows)
 
 
 def pressure(partition: PartitionUse, waiting: Sequence[QueuedJob]) -> float:
@@ -111,17 +111,20 @@ def _rows(partition: PartitionUse, waiting: Sequence[QueuedJob], settings: Setti
 def _of_many_leaves(name: str, sizes: Sequence[int], half: int, first: int, wait_s: int) -> list[Row]:
     """Rows of jobs that no leaf can hold. sizes: of the leaves, largest first: no limit is below what these can give."""
     rows: list[Row] = []
-    reached = plus = 0
+    reached = plus = last = 0
     for leaves, size in enumerate(sizes, start=1):
         least = max(reached + 1, first)  # the smallest job that needs so many leaves
         reached += size
         if reached < least:
             continue
-        plus = max(plus, leaves - ceil(least / half))
-        if rows and rows[-1].plus == plus:
-            rows[-1] = rows[-1]._replace(last=reached)
-        else:
-            rows.append(Row(name, least, reached, half, plus, wait_s))
+        needed = leaves + (-least // half)  # beyond the leaves that half full ones would be
+        if not last or needed > plus:
+            if last:
+                rows.append(Row(name, first, last, half, plus, wait_s))
+            first, plus = least, max(plus, needed)
+        last = reached
+    if last:
+        rows.append(Row(name, first, last, half, plus, wait_s))
     return rows
 
 
@@ -130,27 +133,17 @@ def _wait(
 ) -> tuple[int, list[float]]:
     """The wait for few switches, and for each number of nodes of one leaf, in how long some leaf should have so many free.
 
-    The wait: until half of the nodes that are busy now should be free, and until the queue should have had its turn. slurmctld
-    counts from the first test of a job, which is long before its turn when the queue is long.
+    The wait: until the usual leaf should have half of its busy nodes free, and until the queue should have had its turn.
+    slurmctld counts from the first test of a job, which is long before its turn when the queue is long.
     """
     widest = max((leaf.size for leaf in partition.leaves), default=0)
-    soon = [inf] * (widest + 1)
-    ends: list[float] = []
-    for leaf in partition.leaves:
-        for nodes in range(1, min(leaf.free, leaf.size) + 1):
-            soon[nodes] = 0.0
-        at = leaf.free
-        for end in leaf.ends:
-            at += 1
-            left = max(0.0, end - now)
-            ends.append(left)
-            if at <= widest and left < soon[at]:
-                soon[at] = left
-        unknown = leaf.size - at
-        ends += [settings.unknown_s] * unknown
-        for nodes in range(at + 1, leaf.size + 1):
-            soon[nodes] = min(soon[nodes], settings.unknown_s)
-    ends.sort()
+    ready = [leaf.ready + (inf,) * (widest - leaf.size) for leaf in partition.leaves]
+
+    def left(time: float) -> float:
+        return settings.unknown_s if time == inf else max(0.0, time - now)
+
+    soon = [0.0, *(left(time) for time in map(min, *ready))] if len(ready) > 1 else [0.0] * (widest + 1)
+    halves = sorted(leaf.half_ready for leaf in partition.leaves if leaf.half_ready)
     turn = sum(job.nodes * (job.limit_s or settings.unknown_s) for job in waiting) / max(1, partition.size)
-    expected = (ends[len(ends) // 2] if ends else 0.0) + turn
+    expected = (left(halves[len(halves) // 2]) if halves else 0.0) + turn
     return round(min(settings.wait_max_s, max(settings.wait_min_s, expected))), soon

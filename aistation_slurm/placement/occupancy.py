@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from math import inf
 from typing import NamedTuple, Optional
 
 from aistation_slurm.topology.model import Topology
@@ -64,6 +65,18 @@ class Leaf:
     def ends(self) -> tuple[float, ...]:
         """When its busy nodes become free, soonest first; those of unknown end are left out."""
         return tuple(sorted(n.free_at for n in self.nodes if n.use is Use.BUSY and n.free_at is not None))
+
+    @cached_property
+    def ready(self) -> tuple[float, ...]:
+        """Times at which one node more is free: 0 for each that is free now, inf for each of unknown end; ``size`` of them."""
+        known = (0.0,) * self.free + self.ends
+        return known + (inf,) * (self.size - len(known))
+
+    @cached_property
+    def half_ready(self) -> float:
+        """Time at which half of the nodes that are busy now are free; 0 where none is busy."""
+        busy = self.ready[self.free :]
+        return busy[len(busy) // 2] if busy else 0.0
 
 
 @dataclass(frozen=True)
