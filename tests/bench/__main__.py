@@ -51,7 +51,7 @@ def main() -> None:
         from tests.bench import placement_cluster
 
         loads = [float(load) for load in args.loads.split(",")]
-        placement_cluster.measure(console, args.seeds, args.jobs, loads, json_file=args.json)
+        placement_cluster.measure(console, range(1, args.seeds + 1), args.jobs, loads, json_file=args.json)
     if "recovery" in chosen:
         recovery.measure(
             console, all_ways(args.recoveries, args.best, args.stock, args.silent, args.only), args.patience, args.json
