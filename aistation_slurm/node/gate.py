@@ -54,6 +54,8 @@ class Gate:
         self.job = GateJob(env)
         self.state: Optional[NodeState] = None
         self.refreshed = False
+        self.one_cause = False
+        """Other nodes have what this one has apart from its GPUs: nothing of that kind refuses the job."""
 
     # ---- the decision -----------------------------------------------------------------------------------------------
 
@@ -210,7 +212,7 @@ class Gate:
             return False
         if self.job.health == "off":
             return line.check == "gpu.lost"
-        return line.check.startswith("gpu.") or not self.breaker_is_open()
+        return line.check.startswith("gpu.") or not (self.one_cause or self.breaker_is_open())
 
     def breaker_is_open(self) -> bool:
         return breaker_open(self.state_dir, time.time())
@@ -262,10 +264,13 @@ class Gate:
         return refused
 
     def forgive(self, line: DeviceLine) -> None:
-        """The node was given back after a drain for this fault: neither it nor others of that kind refuse the job."""
+        """The node was given back after a drain for this fault, or other nodes have it too: nothing of that kind refuses."""
         from aistation_slurm.node import acted, refusal
 
         assert self.state is not None
+        if not line.check.startswith("gpu."):
+            self.one_cause = True
+            return
         known = acted.read(self.state_dir)
         line.status = "unknown"
         for other in self.state.gpus + self.state.node_findings:

@@ -1,5 +1,8 @@
 """The gate's failing path: put our own reason on this node, with at most two bounded requests, before exit 1.
 
+What other nodes may have too (everything but GPUs) is refused only where they do not: one look shows all nodes, at a moment
+that the node's name decides, so that of the many nodes of one cause the later ones see the first (node/neighbours.py).
+
 Slurm keeps a reason that is there when it drains the node itself for the failed prolog (slurmctld's _drain_node), so
 the cause is not lost behind "Prolog error". The same update names the job in the node's Comment, and a record of it is left
 on the node (node/refusals.py): a refused job, which Slurm holds, is found again whatever becomes of its event.
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["node_flags", "node_name", "of_the_past", "reason_for", "refuse"]
 
+SPREAD_S = 1.5
+KEPT_S = 3.0
+"""Of the budget, for the requests that follow."""
 LOG_WORDS = frozenset({"Xid 79", "fallen off the bus in the kernel log"})
 """All that gpu.lost says (detectors/gpu.py) where bus and driver show nothing."""
 
@@ -45,9 +51,14 @@ def refuse(
         _keep(state_dir, refusal)  # before the requests: we may be killed in the midst of them
     if not name:
         return not told, "no SLURMD_NODENAME: the drain reason is left to Slurm"
-    asking = _Scontrol(state, env, name, budget_s)
-    refused, why, settled = _tell_slurm(asking, state_dir, refusal, told)
-    if refused and settled:
+    began = time.monotonic()
+    if _shared(line.check):
+        time.sleep(_moment_s(name, min(SPREAD_S, budget_s - KEPT_S)))
+    asking = _Scontrol(state, env, name, budget_s - (time.monotonic() - began))
+    refused, why, settled = _tell_slurm(asking, state, state_dir, refusal, told)
+    if not refused and not told:
+        refusals.forget(state_dir, job_id)
+    elif refused and settled:
         refusal.progress, refusal.since = refusals.CLOSED, int(time.time())
         _keep(state_dir, refusal)
     return refused, why
@@ -66,33 +77,41 @@ class _Scontrol:
             self.env["SLURM_CONF"] = conf
         self.deadline = time.monotonic() + max(budget_s, 1.0)
 
-    def show(self) -> bounded.Outcome:
+    def show(self, everyone: bool) -> bounded.Outcome:
         left = self.deadline - time.monotonic()
-        return bounded.run([self.path, "show", "node", self.node], left / 2, self.env)
+        return bounded.run([self.path, "show", "node", *([] if everyone else [self.node])], left / 2, self.env)
 
     def update(self, *fields: str) -> bounded.Outcome:
         left = max(self.deadline - time.monotonic(), 0.5)
         return bounded.run([self.path, "update", f"NodeName={self.node}", *fields], left, self.env)
 
 
-def _tell_slurm(asking: _Scontrol, state_dir: str, refusal: Refusal, told: bool) -> tuple[bool, str, bool]:
+def _tell_slurm(
+    asking: _Scontrol, state: NodeState, state_dir: str, refusal: Refusal, told: bool
+) -> tuple[bool, str, bool]:
     """Whether the job is refused, the line for the log, and whether Slurm now knows all there is to know."""
     node = asking.node
     try:
         with DrainLock(state_dir, min(3.0, asking.budget_s / 2)) as held:
             if not held:
                 return not told, "another part of AIStation is draining this node right now", False
-            shown = asking.show()
-            if shown.code != 0:
+            shared = _shared(refusal.check)
+            shown = asking.show(everyone=shared)
+            own = _own_text(shown.output, node) if shared else shown.output
+            if shown.code != 0 or not own:
                 # without a look at what is there we would write over an administrator's words
                 why = f"it is not known whether {node} is drained, so Slurm's own reason must do: {said(shown)}"
                 return not told, why, False
-            drained = "DRAIN" in node_flags(shown.output)
+            drained = "DRAIN" in node_flags(own)
             if told and not drained:
                 why = f"{node} was drained for this very {refusal.check} and somebody gave it back since"
                 return False, why, False
+            if shared and not drained:
+                why = _why_not_alone(shown.output, node, refusal.check, state)
+                if why:
+                    return False, why, False
             fields = [] if drained else ["State=DRAIN", f"Reason={refusal.reason}"]
-            comment = refusals.comment_field(shown_comment(shown.output), [(refusal.job_id, refusal.time)])
+            comment = refusals.comment_field(shown_comment(own), [(refusal.job_id, refusal.time)])
             if comment is not None:
                 fields.append(f"Comment={comment}")
             if fields:
@@ -106,6 +125,28 @@ def _tell_slurm(asking: _Scontrol, state_dir: str, refusal: Refusal, told: bool)
             return True, f"{node} drained: {refusal.reason}", True
     except OSError as exc:
         return True, f"drain reason not set, Slurm drains with its own: {exc}", False
+
+
+def _shared(check: str) -> bool:
+    return not check.startswith("gpu.")
+
+
+def _moment_s(name: str, span_s: float) -> float:
+    from aistation_slurm.correlation.published import moment_s
+
+    return moment_s(name, max(span_s, 0.0))
+
+
+def _own_text(text: str, name: str) -> str:
+    from aistation_slurm.node.neighbours import own_text
+
+    return own_text(text, name)
+
+
+def _why_not_alone(text: str, name: str, check: str, state: NodeState) -> str:
+    from aistation_slurm.node.neighbours import read_neighbours, why_not_alone
+
+    return why_not_alone(read_neighbours(text), name, check, state, time.time())
 
 
 def _note_acted(state_dir: str, refusal: Refusal) -> None:

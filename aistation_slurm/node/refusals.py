@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Optional
 
-__all__ = ["CLOSED", "OPEN", "TOLD", "Refusal", "comment_field", "keep", "read_all"]
+__all__ = ["CLOSED", "OPEN", "TOLD", "Refusal", "comment_field", "forget", "keep", "read_all"]
 
 OPEN = "open"
 """Slurm may not know of it."""
@@ -76,6 +76,14 @@ def keep(state_dir: str, refusal: Refusal) -> None:
             os.unlink(f"{folder}/{old.job_id}")
         except OSError:
             pass
+
+
+def forget(state_dir: str, job_id: int) -> None:
+    """The job passes after all."""
+    try:
+        os.unlink(f"{state_dir}/refusals/{job_id}")
+    except OSError:
+        pass
 
 
 def read_all(state_dir: str, boot: str) -> list[Refusal]:

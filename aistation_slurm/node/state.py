@@ -8,6 +8,7 @@ Text, so that the prolog reads it without a parser library, and written by renam
     gate 8 2 150                                      budget, live deadline, max age, all in seconds
     refuse gpu.* fabric.port_state fabric.rate        checks whose fail on a job's own devices refuses it
     slurm /usr/bin -                                  where scontrol is; slurm.conf or "-"
+    breaker 3 600 10 4                                together, window in seconds, share in percent, least
     gpu 3 0000:8f:00.0 fail gpu.lost 3 3<TAB>GPU3 0000:8f:00<TAB>fallen off the bus
         minor, PCI address, status, check or "-", gres index, NVML index (-1: unknown)
     port mlx5_3/1 ok - 400<TAB><TAB>                  rate in Gb/s now; 0: not judged
@@ -91,6 +92,7 @@ class NodeState:
         "boot_id",
         "budget_s",
         "gpus",
+        "least",
         "live_deadline_s",
         "max_age_s",
         "mode",
@@ -99,9 +101,12 @@ class NodeState:
         "python",
         "refuse",
         "root",
+        "share_percent",
         "slurm_conf",
         "status",
         "time",
+        "together",
+        "window_s",
     )
 
     def __init__(self, status: str, time: float, boot_id: str, mode: str) -> None:
@@ -115,6 +120,10 @@ class NodeState:
         self.live_deadline_s = 2.0
         self.max_age_s = 150.0
         self.refuse: list[str] = ["gpu.*", "fabric.port_state", "fabric.rate"]
+        self.together = 3
+        self.window_s = 600.0
+        self.share_percent = 10.0
+        self.least = 4
         self.bin_dir = "/usr/bin"
         self.slurm_conf = ""
         self.gpus: list[DeviceLine] = []
@@ -179,6 +188,10 @@ def _parse_line(state: NodeState, line: str) -> None:
         state.budget_s, state.live_deadline_s, state.max_age_s = float(budget), float(live), float(age)
     elif word == "refuse":
         state.refuse = rest.split()
+    elif word == "breaker":
+        together, window, share, least = rest.split(" ")
+        state.together, state.least = int(together), int(least)
+        state.window_s, state.share_percent = float(window), float(share)
     elif word == "slurm":
         state.bin_dir, conf = rest.rsplit(" ", 1)
         state.slurm_conf = "" if conf == "-" else conf
@@ -233,7 +246,7 @@ def _word(text: str) -> str:
 
 def render(report: NodeReport, config: Config, gres: Mapping[int, int], python: str) -> str:
     """The file's text. ``gres``: device minor -> index in Slurm's gres (what SLURM_JOB_GPUS counts)."""
-    gate = config.gate
+    gate, breaker = config.gate, config.breaker
     mode = "enforce" if config.enforcing(gate) else "observe"
     body = [
         f"root {_plain(config.probe.root)}",
@@ -241,6 +254,7 @@ def render(report: NodeReport, config: Config, gres: Mapping[int, int], python: 
         f"gate {gate.budget_s:g} {gate.live_deadline_s:g} {gate.max_age_s:g}",
         "refuse " + " ".join(_word(p) for p in gate.refuse),
         f"slurm {_plain(config.slurm.bin_dir)} {_word(config.slurm.conf)}",
+        f"breaker {breaker.together} {breaker.window_s:g} {breaker.share_percent:g} {breaker.least}",
     ]
     bad = [f for f in report.findings if f.status.value != "ok"]
     known: set[str] = set()
