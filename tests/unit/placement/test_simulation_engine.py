@@ -11,7 +11,7 @@ from aistation_slurm.placement.simulation.backfill import Plan, Running, not_bef
 from aistation_slurm.placement.simulation.engine import Change, Pending, Scheduler, Simulation, TraceJob, simulate
 from aistation_slurm.placement.simulation.machine import Machine, bits
 from aistation_slurm.placement.simulation.policy import Aistation, Fixed, Stock, make_policy
-from aistation_slurm.placement.simulation.study import clos
+from aistation_slurm.placement.simulation.study import Conditions, clos, study
 from aistation_slurm.placement.simulation.synthetic import Workload, make
 
 TWO = Machine(clos(2, 4, 1))
@@ -145,3 +145,16 @@ def test_when_a_job_will_run_by_the_limits_of_those_that_run() -> None:
     assert will_run(4, 0b1111, 0b1000, running, 10.0, None) == (900.0, 0b1111)
     assert will_run(4, 0b0111, 0b0000, running, 10.0, None) is None
     assert not_before(3, 0b1111, 0b1000, running) == 500.0
+
+
+def test_the_policy_keeps_its_promises_on_a_short_trace() -> None:
+    """The aims, on few and short traces; docs/decisions/0014-placement-policy.md has the figures of many and long ones."""
+    machine = Machine(clos(16, 8, 4))
+    for load, most in ((0.9, 1.10), (1.1, 1.25)):
+        workload = Workload(jobs=300, load=load)
+        made = [make(workload, 128, seed) for seed in range(3)]
+        found = study(made, ("tree", "aistation"), Conditions(machine, SOON, refresh_s=2.0))
+        assert found.value("tree", lambda f: f.over).value > most
+        assert found.value("aistation", lambda f: f.over).value <= most
+        assert found.against("aistation", lambda f: f.wait_s).value <= 1.1
+        assert found.against("aistation", lambda f: f.utilisation).value >= 0.98
