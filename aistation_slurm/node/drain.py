@@ -15,10 +15,10 @@ from enum import Enum
 from typing import Optional
 
 from aistation_slurm.config import Config
+from aistation_slurm.correlation.marker import breaker_says_no
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.findings import Finding, Status, drain_reason, is_our_reason
 from aistation_slurm.node import acted, history
-from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.health import NodeReport
 from aistation_slurm.node.lock import DrainLock
 from aistation_slurm.slurm.client import Node, SlurmClient
@@ -122,7 +122,7 @@ def drain_for(report: NodeReport, config: Config, client: SlurmClient) -> str:
         return f"observe mode: would drain {report.node}: {reason}"
     if not new:
         return _look_for_return(report.node, reason, config, client)
-    if breaker_open(state_dir, time.time()):
+    if breaker_says_no(client, report.node, state_dir, time.time()):
         return f"the mass-drain breaker is open: {report.node} is not drained for {reason}"
     result = drain_node(client, report.node, reason, state_dir)
     if is_our_reason(result.reason):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Optional
 
 from aistation_slurm.config import Config
+from aistation_slurm.correlation.marker import breaker_says_no
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.findings import Finding, drain_reason, is_our_reason
 from aistation_slurm.node import acted, history, jobs
-from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.drain import Outcome, drain_node
 from aistation_slurm.node.requeue import Reach, RequeuedAttempts, held_gpus, requeue_attempt, victims
 from aistation_slurm.recovery.front import keep_nodes
@@ -122,12 +122,12 @@ class Reaction:
         if not self.config.enforcing(self.config.agent):
             self._observe(self.pending)
             return
-        if not self.pending.drained and breaker_open(self.state_dir, time.time()):
-            self._say_once(f"the mass-drain breaker is open: {self.node} is not drained for {self.pending.reason}")
-            self._later()
-            return
         try:
             self._be_sure_of_name(self.pending)
+            if not self.pending.drained and self._breaker_is_open():
+                self._say_once(f"the mass-drain breaker is open: {self.node} is not drained for {self.pending.reason}")
+                self._later()
+                return
             if self.pending.push_only and not self._drained_by_us(self.pending):
                 self._finish(self.pending)
                 return
@@ -188,6 +188,9 @@ class Reaction:
         self.acted |= noted
         self.unseen -= noted
         return set(noted)
+
+    def _breaker_is_open(self) -> bool:
+        return breaker_says_no(self.client, self.node, self.state_dir, time.time())
 
     def _be_sure_of_name(self, pending: _Pending) -> None:
         name = self.node if self.own_name is None else self.own_name()

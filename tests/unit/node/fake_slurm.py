@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Optional
 
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
-from aistation_slurm.slurm.client import Job, Node
+from aistation_slurm.slurm.client import Job, Node, Reservation
 
 
 def job(job_id: int = 7, **fields: object) -> Job:
@@ -29,6 +29,7 @@ class FakeSlurm:
     def __init__(self, *jobs: Job, hook: Optional[Callable[[str], None]] = None) -> None:
         self.by_name = {name: Node(name=name, state="MIXED") for name in ("gpu1", "gpu2")}
         self.by_id = {j.job_id: j for j in jobs}
+        self.reserved: list[Reservation] = []
         self.hook = hook
         self.calls: list[str] = []
         self.down = False
@@ -67,6 +68,10 @@ class FakeSlurm:
     def nodes(self, names: Sequence[str] = ()) -> list[Node]:
         self._call(f"nodes {','.join(names)}")
         return [self.by_name[n] for n in names or self.by_name if n in self.by_name]
+
+    def reservations(self) -> list[Reservation]:
+        self._call("reservations")
+        return list(self.reserved)
 
     def drain(self, node: str, reason: str) -> None:
         self._call(f"drain {node}")
