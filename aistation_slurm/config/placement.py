@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Optional
 
 import msgspec
 
@@ -18,14 +18,13 @@ class Placement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """aistation.lua has the same path; the folder must be writable for nobody but SlurmUser or root."""
     ttl_s: Annotated[float, msgspec.Meta(ge=60, le=604800)] = 900.0
     """A table that was not renewed for so long is not used any more."""
-    degraded: tuple[str, ...] = ("fabric.*",)
-    """Checks (shell patterns) whose findings make a node's agent grade it as degraded fabric, of ``degraded_from`` or worse."""
-    degraded_from: Literal["warn", "fail"] = "fail"
-    """The mildest finding that counts."""
+    degraded: tuple[str, ...] = ("fabric.rate", "fabric.errors", "fabric.flap")
+    """Checks (shell patterns) of which a warning makes a node's agent grade the node as degraded fabric; a fail of any ``fabric.*``
+    does in any case."""
     avoid_percent: Percent = 25.0
     """Where more of a partition's nodes are degraded, the fabric and not the nodes is at fault, and none is avoided."""
     correct: bool = True
-    """Correct the exclusions of pending jobs when a node's grade changes; only those that AIStation made."""
+    """Correct exclusions and limits of pending jobs when grades or the table change; only those that AIStation made."""
     corrections_per_s: Annotated[float, msgspec.Meta(gt=0, le=10)] = 10.0
     """Each is a request to slurmctld, which must not notice them."""
     wait_max_s: Annotated[float, msgspec.Meta(ge=0, le=604800)] = 86400.0

@@ -30,9 +30,17 @@ JITTER_S = 15.0
 WELL_LOOKS = 3
 
 
-def grade_of_findings(findings: Iterable[Finding], checks: tuple[str, ...], least: Status) -> Optional[str]:
-    """Why the fabric is degraded (``fabric.errors@mlx5_3/1``); None where it is not. checks: shell patterns."""
-    bad = [f for f in findings if f.status.rank >= least.rank and any(fnmatchcase(f.check, p) for p in checks)]
+def grade_of_findings(findings: Iterable[Finding], warnings: tuple[str, ...]) -> Optional[str]:
+    """Why the fabric is degraded (``fabric.errors@mlx5_3/1``); None where it is not.
+
+    Any fail of the fabric counts, and a warning of the checks (shell patterns) in ``warnings``.
+    """
+    bad = [
+        f
+        for f in findings
+        if (f.status is Status.FAIL and f.check.startswith("fabric."))
+        or (f.status is Status.WARN and any(fnmatchcase(f.check, pattern) for pattern in warnings))
+    ]
     if not bad:
         return None
     first = min(bad, key=lambda f: (-f.status.rank, f.check, f.subject))
@@ -58,7 +66,7 @@ class NodeGrade:
 
     def see(self, findings: Iterable[Finding]) -> None:
         """One complete report. Makes no request while nothing changes; never raises for Slurm's sake."""
-        why = grade_of_findings(findings, self._settings.degraded, Status(self._settings.degraded_from))
+        why = grade_of_findings(findings, self._settings.degraded)
         self._well = 0 if why is not None else self._well + 1
         settled = why is not None or self._well >= WELL_LOOKS
         if not self._act or not settled or self._published == (why is not None) or self._clock() < self._next:

@@ -14,25 +14,27 @@ from aistation_slurm.findings import Finding, Status
 from aistation_slurm.placement.node_grade import EVERY_S, JITTER_S, NodeGrade, grade_of_findings
 from aistation_slurm.slurm.client import Node
 
-RATE = Finding("fabric.errors", Status.FAIL, "mlx5_3/1", "4000 symbol errors an hour, at most 100")
+RATE = Finding("fabric.errors", Status.WARN, "mlx5_3/1", "4000 symbol errors an hour, at most 100")
+DOWN = Finding("fabric.port_state", Status.FAIL, "mlx5_3/1", "Down")
+FIRMWARE = Finding("fabric.firmware", Status.WARN, "HCAs", "two versions")
 FLAP = Finding("fabric.flap", Status.WARN, "mlx5_0/1", "4 lost links in 12 h")
 GPU = Finding("gpu.lost", Status.FAIL, "GPU3", "gone")
 
 
 @pytest.mark.parametrize(
-    ("findings", "least", "why"),
+    ("findings", "why"),
     [
-        ([], Status.FAIL, None),
-        ([GPU], Status.FAIL, None),
-        ([FLAP], Status.FAIL, None),
-        ([FLAP], Status.WARN, "fabric.flap@mlx5_0/1"),
-        ([FLAP, RATE], Status.WARN, "fabric.errors@mlx5_3/1 and 1 more"),
-        ([RATE, GPU], Status.FAIL, "fabric.errors@mlx5_3/1"),
-        ([Finding("fabric.rate", Status.UNKNOWN)], Status.WARN, None),
+        ([], None),
+        ([GPU], None),
+        ([FLAP], "fabric.flap@mlx5_0/1"),
+        ([FIRMWARE], None),
+        ([FLAP, DOWN], "fabric.port_state@mlx5_3/1 and 1 more"),
+        ([DOWN, GPU], "fabric.port_state@mlx5_3/1"),
+        ([Finding("fabric.rate", Status.UNKNOWN)], None),
     ],
 )
-def test_what_counts_as_degraded(findings: list[Finding], least: Status, why: Optional[str]) -> None:
-    assert grade_of_findings(findings, ("fabric.*",), least) == why
+def test_what_counts_as_degraded(findings: list[Finding], why: Optional[str]) -> None:
+    assert grade_of_findings(findings, Placement().degraded) == why
 
 
 class Slurm:
@@ -84,7 +86,7 @@ def test_a_transition_is_published_once_and_taken_back_after_three_good_looks(tm
 
 def test_a_healthy_node_asks_once_and_changes_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.looks(200, FLAP)
+    world.looks(200, FIRMWARE)
     assert world.slurm.requests == ["nodes"]
 
 
