@@ -2,6 +2,7 @@
 
 AistationError                 base: a message for a person, in one sentence, that says what, where and what to do
 ├── ConfigError                aistation.toml cannot be used (names the file, the line and the allowed keys)
+├── InstallError               a file cannot be installed, or AIStation's own files are not there
 ├── ProbeError                 a fact could not be read (never by itself a reason to drain)
 ├── SlurmError                 Slurm could not be asked or refused
 │   ├── SlurmUnavailable       no slurm.conf, no command, or the controller did not answer in time
@@ -19,6 +20,7 @@ __all__ = [
     "AistationError",
     "CheckpointError",
     "ConfigError",
+    "InstallError",
     "JournalError",
     "JournalLost",
     "ProbeError",
@@ -36,6 +38,10 @@ class AistationError(Exception):
 
 class ConfigError(AistationError):
     """aistation.toml cannot be used."""
+
+
+class InstallError(AistationError):
+    """A file cannot be installed, or AIStation's own files are not beside the package."""
 
 
 class ProbeError(AistationError):

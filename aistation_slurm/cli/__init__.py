@@ -26,12 +26,14 @@ COMMANDS = {
     "heal": ("heal", "Heal this node of a fault AIStation drained it for (opt-in): reset, reboot, verify."),
     "hostlist": ("hostlist", "Expand, fold and count Slurm hostlists."),
     "incidents": ("incidents", "List what happened: faults, drains, requeues, holds."),
+    "install": ("install", "Write units, wrappers and snippets for slurm.conf; never slurm.conf itself."),
     "klog": ("klog", "Find Xid, SXid, lost GPUs, link and NVMe events in kernel logs."),
     "placement": (
         "placement",
         "Place jobs on few leaf switches: publish decisions, explain a job, order ranks, simulate.",
     ),
     "status": ("status", "Show nodes, drains, managed jobs and the state of the suite's parts."),
+    "sweep": ("sweep", "Check many nodes at once; drain what failed, give back what passes."),
     "topology": ("topology", "Read, check, compare, draw and generate topology.conf and topology.yaml."),
     "watchdog": ("watchdog", "Recover failed jobs: requeue away from bad nodes (the controller daemon)."),
 }
