@@ -46,7 +46,7 @@ HEALING = {
 def cluster() -> Iterator[Cluster]:
     conf = "RebootProgram=/shared/bin/node-reboot\nResumeTimeout=120"
     with Cluster(
-        nodes=2, conf_extra=conf, config={"healing": HEALING, "node": {"poll_s": 2.0}, "watchdog": {"poll_s": 2.0}}
+        nodes=2, conf_extra=conf, config={"healing": HEALING, "node": {"poll_s": 2.0}, "watchdog": {"poll_s": 0.5}}
     ) as up:
         folder = up.dir / "shared/bin"
         folder.mkdir()
@@ -212,10 +212,13 @@ def incidents(cluster: Cluster, text: str) -> list[str]:
 def test_two_reboots_that_do_not_help_end_in_an_inspection_with_what_the_kernel_said_before_them(
     cluster: Cluster,
 ) -> None:
+    cards = folder_of(cluster, "gpu1") / "gpu1-gpus.json"
+    cluster.wait_for(cards.exists, 30, "the agent to learn who its GPUs are")
     # the watchdog asks for nodes while it has a job to look after
     waits = cluster.submit(
         "true", "--nodelist=gpu1", "--gpus-per-node=8", "--ais-resume", "--begin=now+1hour", user="bob"
     )
+    time.sleep(3)  # what stands at the watchdog's first look at nodes is no news to it
     cluster.inject("gpu1", gpu_lost(3))
     ident = drained(cluster, "gpu1")[-8:]
     for count in (1, 2):
