@@ -1,4 +1,5 @@
-"""What the agent does about a fatal local finding: drain this node, then push its opted-in jobs away.
+"""What the agent does about a fatal local finding: drain this node, then push its opted-in jobs away where they cannot go on
+(detectors/pushing.toml); with any other fault they may finish.
 
 Each finding is acted on once until it goes away. Everything that could not be done (controller down, controller slow)
 stays pending and is tried again; everything is said once, not at every try.
@@ -15,6 +16,7 @@ from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.correlation.marker import breaker_says_no
+from aistation_slurm.detectors.pushing import pushes
 from aistation_slurm.errors import SlurmRefused, SlurmUnavailable
 from aistation_slurm.findings import Finding, drain_reason, is_our_reason
 from aistation_slurm.node import acted, history, jobs
@@ -218,10 +220,11 @@ class Reaction:
 
     def _requeue(self, pending: _Pending) -> bool:
         """True when no job is left that should get away."""
-        if not self.config.agent.requeue:
+        pushing = _pushing(pending)
+        if not self.config.agent.requeue or not pushing:
             return True
         records = jobs.read_all(self.state_dir)
-        reach = self._reach(pending.findings)
+        reach = self._reach(pushing)
         everyone = self.client.jobs()
         left = [
             job
@@ -234,19 +237,19 @@ class Reaction:
 
         complete = True
         for job in left:
-            note = self._note(pending, held_gpus(job, records.get(job.job_id)))
+            note = self._note(pushing, held_gpus(job, records.get(job.job_id)))
             sent = requeue_attempt(self.client, job, self.node, self.done, self.monotonic, note, keep)
             complete = complete and sent
         # one that was not sent either went away by itself or could not be looked at in time: look again
         return complete
 
-    def _note(self, pending: _Pending, held: Optional[frozenset[int]]) -> str:
+    def _note(self, findings: Sequence[Finding], held: Optional[frozenset[int]]) -> str:
         """The check to note in the job itself: the node's one reason may tell of another fault."""
 
         def concerns(finding: Finding) -> bool:
             return self._reach([finding]).concerns(held)
 
-        return next((f.check for f in pending.findings if concerns(f)), pending.findings[0].check)
+        return next((f.check for f in findings if concerns(f)), findings[0].check)
 
     def _reach(self, findings: Sequence[Finding]) -> Reach:
         """Findings name a GPU by its PCI address, Slurm by its gres index; one that cannot be mapped may be anybody's."""
@@ -259,8 +262,9 @@ class Reaction:
     def _observe(self, pending: _Pending) -> None:
         log.warning("observe mode: would drain %s: %s", self.node, pending.reason)
         pending.unseen = True  # nobody was told; the gate, which may enforce, must not take it for dealt with
-        if self.config.agent.requeue:
-            records, reach = jobs.read_all(self.state_dir), self._reach(pending.findings)
+        pushing = _pushing(pending)
+        if self.config.agent.requeue and pushing:
+            records, reach = jobs.read_all(self.state_dir), self._reach(pushing)
             try:
                 would = [job.argument for job in victims(self.client.jobs(), self.node, records, reach)]
                 log.warning("observe mode: would requeue %s", ", ".join(would) or "no job")
@@ -299,3 +303,8 @@ class Reaction:
         if text not in self._said:
             self._said.add(text)
             log.warning("%s", text)
+
+
+def _pushing(pending: _Pending) -> tuple[Finding, ...]:
+    """Those of the findings with which no job can go on."""
+    return tuple(f for f in pending.findings if pushes(f.check, f.evidence))

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Optional
 
 from aistation_slurm.config import Restart, Restarts
+from aistation_slurm.detectors.pushing import reason_pushes
 from aistation_slurm.findings import is_our_reason
 from aistation_slurm.recovery.attribution import GATE_REFUSED, LATE_EVIDENCE_S, Attempt, Cause, Verdict
 from aistation_slurm.recovery.past import Past, Progress
@@ -228,10 +229,13 @@ def _start(
 
 
 def _push(verdict: Verdict, limits: Limits, now: float, nodes: Mapping[str, Node]) -> Step:
-    """The job runs where a GPU of its own has failed: it does not end by itself. The node's agent is the first to act."""
+    """The job runs where a GPU of its own has failed: it does not end by itself. The node's agent is the first to act.
+
+    Only for the faults of detectors/pushing.toml: with any other drain the job may well finish.
+    """
     if verdict.cause is Cause.HANG:
         return Step(StepKind.NOTHING, f"{verdict.text}; that agent requeues it")
-    fatal = [name for name, why in verdict.bad.items() if why.startswith("ais:gpu.")]
+    fatal = [name for name, why in verdict.bad.items() if reason_pushes(why)]
     if not fatal:
         return Step(StepKind.NOTHING, f"{verdict.text}; the running job is left to Slurm")
     if not all(nodes[name].responding for name in fatal if name in nodes):

@@ -48,7 +48,7 @@ def _gpu_fault(c: Campaign, rng: Random, kind: str) -> bool:
     gpu = rng.randrange(c.site.gpus)
     c.do(Deed(c.round, time.time(), kind, node, gpu=gpu, check=rf"ais:gpu\.\w+ GPU{gpu} "))
     (c.site.dir / f"shared/broken/{node}.{gpu}").touch()
-    c.site.inject(node, gpu_lost(gpu) if kind == "GPU lost" else xid(gpu, 64))
+    c.site.inject(node, gpu_lost(gpu) if kind == "GPU lost" else xid(gpu, 95))
     # a lost GPU comes back with a reboot only, one with a fatal Xid perhaps after a reset
     c.operator.take(node, "sick", reboot=kind == "GPU lost" or rng.random() < 0.5)
     return True

@@ -56,9 +56,9 @@ class SimNode:
     def inject(self, fault: Fault) -> None:
         fault.apply(self.hardware)
 
-    def finding(self, check: str, gpu: int, status: Status = Status.FAIL) -> Finding:
+    def finding(self, check: str, gpu: int, status: Status = Status.FAIL, evidence: str = "evidence") -> Finding:
         pci = self.hardware.gpu(gpu).pci
-        return Finding(check, status, f"GPU{gpu} {pci[:-2]}", "evidence", Action.REBOOT, device=pci)
+        return Finding(check, status, f"GPU{gpu} {pci[:-2]}", evidence, Action.REBOOT, device=pci)
 
     def port_finding(self, check: str, hca: str) -> Finding:
         return Finding(check, Status.FAIL, f"{hca}/1", "evidence", scope=Scope.SHARED, device=f"{hca}/1")

@@ -97,7 +97,7 @@ def test_a_port_that_is_down_is_reported_and_drains_nothing(node: SimNode) -> No
 def test_the_kernels_words_alone_name_the_gpu(node: SimNode) -> None:
     last = look_at_node(node.config)
     node.inject(xid(2, 31, pid=4242))
-    node.inject(xid(2, 64))
+    node.inject(xid(2, 95))
     found = kernel_findings(last, events(node.config))
     fatal = [f for f in found if f.drains]
     assert [(f.check, f.subject) for f in fatal] == [("gpu.xid", f"GPU2 {node.hardware.gpu(2).pci[:-2]}")]
@@ -123,7 +123,7 @@ def test_memory_in_use_on_a_gpu_that_nobody_holds_is_said_once(node: SimNode, ca
 
 def test_a_look_that_was_under_way_when_the_node_was_given_back_drains_nothing(node: SimNode) -> None:
     """Its report still tells of the Xid that the person who gave the node back has dealt with."""
-    node.inject(xid(2, 64))
+    node.inject(xid(2, 95))
     slurm = FakeSlurm()
     before: list[NodeReport] = []
 
@@ -174,7 +174,7 @@ def test_an_application_xid_and_a_forged_line_change_nothing(node: SimNode) -> N
         # facility user: what `logger` writes to /dev/kmsg
         node.inject(kernel_log(f"NVRM: Xid ({pci}): 79, pid=1, name=x, GPU has fallen off the bus.", priority=14))
         time.sleep(1.0)
-        node.inject(xid(2, 64))
+        node.inject(xid(2, 95))
         until(lambda: slurm.made("requeue"), "the requeue for the real one")
 
     Running(Agent(node.config, slurm)).while_running(body)
@@ -270,7 +270,7 @@ def test_a_kernel_log_that_comes_later_is_followed(node: SimNode) -> None:
         until((node.run / "state").exists, "the first state")
         log.write_text(text)
         until(lambda: agent._klog is not None, "the log is open")
-        node.inject(xid(2, 64))
+        node.inject(xid(2, 95))
         until(lambda: slurm.made("requeue"), "the requeue")
 
     Running(agent).while_running(body)

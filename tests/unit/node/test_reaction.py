@@ -141,7 +141,7 @@ def test_each_job_carries_its_own_fault(node: SimNode, clock: Clock) -> None:
     slurm = FakeSlurm(job(7), job(8))
     jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset({0, 1}), "auto", 1.0))
     jobs.write(str(node.run), JobRecord(8, 20001, 0, frozenset({2, 3}), "auto", 1.0))
-    both = [node.finding("gpu.lost", 3), node.finding("gpu.xid", 0)]
+    both = [node.finding("gpu.lost", 3), node.finding("gpu.xid", 0, evidence="Xid 48: Double Bit ECC Error")]
     reaction(node, slurm, clock).see(both, complete=True)
     assert sorted(slurm.made("requeue")) == ["requeue 7", "requeue 8"]
     assert sorted(slurm.made("update")) == [
@@ -175,12 +175,26 @@ def test_a_lost_gpu_of_unknown_index_concerns_every_job_with_gpus(node: SimNode,
     assert slurm.made("requeue") == ["requeue 8"]
 
 
-def test_a_fault_that_is_no_gpus_concerns_every_job(node: SimNode, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("check", "evidence"),
+    [
+        ("gpu.pcie", "PCIe x8, the slot can x16"),
+        ("gpu.retired_pages", "64 pages retired (3 for double bit errors), and the card can retire 64"),
+        ("gpu.row_remap", "row remapping failed"),
+        ("gpu.ecc_uncorrectable", "2 uncorrectable errors since the driver was loaded, limit 0"),
+        ("gpu.xid", "Xid 64: GPU memory remapping failure"),
+        ("host.memory", "1 uncorrected error"),
+    ],
+)
+def test_a_running_job_may_finish_where_it_can_go_on(node: SimNode, clock: Clock, check: str, evidence: str) -> None:
+    """The node takes no new job, and nobody loses the steps since the last checkpoint."""
     slurm = FakeSlurm(job(7))
-    jobs.write(str(node.run), JobRecord(7, 20001, 0, frozenset(), "auto", 1.0))
-    memory = Finding("host.memory", node.finding("x", 0).status, "memory", "1 % available")
-    reaction(node, slurm, clock).see([memory], complete=True)
-    assert slurm.made("requeue") == ["requeue 7"]
+    react = reaction(node, slurm, clock)
+    react.see([node.finding(check, 3, evidence=evidence)], complete=True)
+    assert (len(slurm.made("drain")), slurm.made("requeue")) == (1, [])
+    assert react.pending is None
+    react.see([node.finding(check, 3, evidence=evidence), node.finding("gpu.lost", 3)], complete=True)
+    assert slurm.made("requeue") == ["requeue 7"], "until its GPU is lost"
 
 
 def test_a_hung_driver_concerns_every_job_with_gpus(node: SimNode, clock: Clock) -> None:

@@ -76,6 +76,15 @@ def test_step(seen: Job, verdict: Verdict, limits: Limits, calm: Optional[float]
     assert kind is not StepKind.WAIT or (step.again_s is not None and step.again_s > 0)
 
 
+def test_a_drain_with_which_the_job_can_go_on_does_not_push() -> None:
+    slow = "ais:gpu.pcie GPU3 0000:8f:00 PCIe x8, the slot can x16 [abc123]"
+    nodes = {**NODES, "gpu2": replace(NODES["gpu2"], reason=slow)}
+    step = decide(
+        job("RUNNING"), ATTEMPT, Verdict(Cause.INFRASTRUCTURE, {"gpu2": slow}, slow), LIMITS, NOW, nodes, None
+    )
+    assert (step.kind, "left to Slurm" in step.why) == (StepKind.NOTHING, True)
+
+
 def test_a_silent_nodes_gpu_drain_does_not_push() -> None:
     """slurmd may be dead while the processes live: an early restart would give two writers in one directory."""
     silent = {**NODES, "gpu2": replace(NODES["gpu2"], flags=frozenset({"DRAIN", "NOT_RESPONDING"}))}
