@@ -19,6 +19,7 @@ from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.placement.refresher import Refresher
 from aistation_slurm.recovery.clock import SystemClock
 from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.kill_time import KillTime
 from aistation_slurm.recovery.primary import Primary
 from aistation_slurm.recovery.single import runs_here, take_place
 from aistation_slurm.recovery.watchdog import Watchdog
@@ -144,7 +145,8 @@ def _watchdog(config: Config, client: SlurmClient, cluster: str, primary: Primar
         log.warning("%s does not exist: faults are only seen every %g s", spool, config.watchdog.poll_s)
     mode = "acts" if config.enforcing(config.watchdog) else "only observes"
     log.info("watchdog of cluster %s %s; journal %s", cluster, mode, config.watchdog.journal)
-    return Watchdog(config, client, Journal(Path(config.watchdog.journal), cluster), SystemClock(), primary, placement)
+    journal, clock = Journal(Path(config.watchdog.journal), cluster), SystemClock()
+    return Watchdog(config, client, journal, clock, primary, placement, KillTime(config.slurm, clock))
 
 
 def _wait_for_cluster_name(client: SlurmClient) -> str:

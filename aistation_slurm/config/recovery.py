@@ -93,7 +93,8 @@ class Watchdog(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     late_s: Seconds = 3600.0
     """A failure that Slurm still shows but that ended longer ago is left alone: its owner may have acted on it."""
     unkillable_s: Seconds = 90.0
-    """COMPLETING for longer (KillWait is 30 s by default) on a node that bears our drain and runs nothing else: DOWN."""
+    """COMPLETING for longer on a node that bears our drain and runs nothing else: DOWN. Never sooner than Slurm's own KillWait,
+    UnkillableStepTimeout and EpilogTimeout together."""
     keep_days: Annotated[int, msgspec.Meta(ge=1)] = 90
     """Journal entries older than this are removed."""
     black_hole: BlackHole = BlackHole()

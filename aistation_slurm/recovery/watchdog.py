@@ -23,6 +23,7 @@ from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attrib
 from aistation_slurm.recovery.clock import Clock
 from aistation_slurm.recovery.exclusions import expire
 from aistation_slurm.recovery.journal import Journal, Record
+from aistation_slurm.recovery.kill_time import KillTime
 from aistation_slurm.recovery.past import Past, past_of, progress_of
 from aistation_slurm.recovery.places import Places
 from aistation_slurm.recovery.policy import Limits, Step, StepKind, decide, readmit
@@ -68,10 +69,12 @@ class Watchdog:
         clock: Clock,
         primary: Optional[Primary] = None,
         placement: Optional[Refresher] = None,
+        kill_time: Optional[KillTime] = None,
     ) -> None:
         """primary: says whether this host's watchdog acts; None where there is no backup controller.
 
-        placement: is shown each look at everything.
+        placement: is shown each look at everything. kill_time: how long Slurm takes to end processes, which no
+        ``unkillable_s`` undercuts; None: the setting alone counts.
         """
         self._config = config.watchdog
         self._enforce = config.enforcing(config.watchdog)
@@ -81,6 +84,7 @@ class Watchdog:
         self._actor = Actor(client, clock, config.front, primary)
         self._primary = primary
         self._placement = placement
+        self._kill_time = kill_time
         self._next_poll = 0.0
         self._due: dict[int, float] = {}
         self._nodes: dict[str, Node] = {}
@@ -396,6 +400,10 @@ class Watchdog:
         most = self._config.max_restarts if wanted is None else min(wanted, self._config.max_restarts_cap)
         long_ago = self._clock.now() - self._config.exclusion_s
         expired = [node for node, since in self._journal.exclusions(job.job_id).items() if since < long_ago]
+        completing_s = self._clock.monotonic() - self._completing.get(job.job_id, self._clock.monotonic())
+        unkillable_s = self._config.unkillable_s
+        if self._kill_time is not None and completing_s > unkillable_s:
+            unkillable_s = max(unkillable_s, self._kill_time.least_s())
         return Limits(
             max_own=most,
             rules=self._config.restart,
@@ -404,8 +412,8 @@ class Watchdog:
             no_progress=self._config.no_progress_restarts,
             start_gap_s=self._config.start_gap_s,
             late_s=self._config.late_s,
-            unkillable_s=self._config.unkillable_s,
-            completing_s=self._clock.monotonic() - self._completing.get(job.job_id, self._clock.monotonic()),
+            unkillable_s=unkillable_s,
+            completing_s=completing_s,
             expired=frozenset(expired),
         )
 

@@ -114,6 +114,7 @@ class Sim:
         self.calls: list[str] = []
         self.reservations: dict[str, str] = {}
         self.changes: list[str] = []
+        self.conf = {"KillWait": "30 sec", "UnkillableStepTimeout": "60 sec", "Epilog": "(null)"}
         self.down = False
         self.new_shape = False
         self.refuse: dict[str, str] = {}
@@ -245,6 +246,8 @@ class Sim:
         if words[:3] == ["scontrol", "show", "reservation"]:
             shown = [f"ReservationName={name} {text}" for name, text in self.reservations.items()]
             return "\n\n".join(shown) or "No reservations in the system\n"
+        if words == ["scontrol", "show", "config"]:
+            return "".join(f"{key:<23} = {value}\n" for key, value in self.conf.items())
         for start, said in self.refuse.items():
             if line.startswith(start):
                 raise SlurmRefused(f"{line}: {said}")

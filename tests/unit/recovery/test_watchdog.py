@@ -395,6 +395,30 @@ def test_a_node_that_cannot_end_its_processes_is_given_up(world: World) -> None:
     assert (world.sim.nodes["gpu1"].state, world.sim.nodes["gpu1"].reason) == ("down", DRAIN)
 
 
+@pytest.mark.parametrize("how", ["kill wait", "long epilog", "reconfigured", "not told"])
+def test_a_node_is_not_given_up_while_slurm_itself_still_ends_its_processes(world: World, how: str) -> None:
+    """The setting's 90 s are shorter than this site's own times."""
+    if how == "kill wait":
+        world.sim.conf["KillWait"] = "300 sec"
+    elif how == "long epilog":
+        world.sim.conf |= {"Epilog": "/etc/slurm/epilog.sh", "PrologEpilogTimeout": "600"}
+    elif how == "not told":
+        del world.sim.conf["KillWait"]
+    job = world.running(node_count=1)
+    world.sim.drain("gpu1")
+    world.sim.agent_requeues(job)
+    job.completing_until = world.clock.now() + 3600
+    world.sim.nodes["gpu1"].flags = ["COMPLETING", "DRAIN"]
+    world.run_for(85)
+    if how == "reconfigured":
+        world.sim.conf["KillWait"] = "300 sec"
+    world.run_for(200)
+    assert world.sim.nodes["gpu1"].state == "idle"
+    world.sim.conf["KillWait"] = "30 sec"
+    world.run_until(lambda: restarted(job), within_s=1000)
+    assert world.sim.nodes["gpu1"].state == "down"
+
+
 def test_a_node_where_another_job_runs_is_never_given_up(world: World) -> None:
     job = world.running(node_count=1)
     other = world.sim.submit(node_count=1, admin_comment="")

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from aistation_slurm.config import Config, Slurm
 from aistation_slurm.config import Watchdog as Settings
 from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.kill_time import KillTime
 from aistation_slurm.recovery.watchdog import Watchdog
 from aistation_slurm.slurm.cli_backend import CliBackend
 from tests.unit.recovery.sim import FakeClock, Sim, SimJob
@@ -42,7 +43,9 @@ class World:
         if self.journal is not None:
             self.journal.close()
         self.journal = HookedJournal(Path(self.config.watchdog.journal), "sim", self)
-        self.watchdog = Watchdog(self.config, CliBackend(self.config.slurm, self.sim.run), self.journal, self.clock)
+        client = CliBackend(self.config.slurm, self.sim.run)
+        kill_time = KillTime(self.config.slurm, self.clock, self.sim.run)
+        self.watchdog = Watchdog(self.config, client, self.journal, self.clock, kill_time=kill_time)
         return self.watchdog
 
     def run_until(self, reached: Callable[[], bool], within_s: float = 300.0, step_s: float = 0.2) -> None:
