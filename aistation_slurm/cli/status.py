@@ -11,6 +11,7 @@ import click
 
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import load
+from aistation_slurm.correlation.page import breaker_lines, breaker_page
 from aistation_slurm.findings import is_our_reason
 from aistation_slurm.healing import reason
 from aistation_slurm.healing.reason import evidence_path
@@ -42,6 +43,7 @@ def command(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> N
         "drained_by_us": [_ours(n, config.healing.dir) for n in bad if n.drained and is_our_reason(n.reason)],
         "others": [_node(n) for n in bad if not (n.drained and is_our_reason(n.reason))],
         "jobs": [_job(j) for j in managed],
+        "breaker": breaker_page(config, client, nodes),
     }
     if as_json:
         click.echo(json.dumps(page, indent=2))
@@ -90,6 +92,8 @@ def _print(page: dict[str, Any]) -> None:
         console.print(table)
         for row in (row for row in page["drained_by_us"] if "evidence" in row):
             console.print(escape(f"{row['node']} is to be inspected; evidence, if it could be kept: {row['evidence']}"))
+    for line in breaker_lines(page["breaker"]):
+        console.print(line, highlight=False, markup=False)
     if page["jobs"]:
         table = screen.table("job", "user", "state", "nodes", "restarts", "note", fixed=5, title="Jobs looked after")
         for row in page["jobs"]:

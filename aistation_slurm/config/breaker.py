@@ -31,8 +31,8 @@ class Breaker(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     spread_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 5.0
     """Nodes publish a finding at a moment of this span that their name decides: no storm of requests."""
     settle_s: Optional[Annotated[float, msgspec.Meta(ge=0, le=3600)]] = None
-    """A published finding waits this long for others before its node is drained. Unset: ``node.poll_s + spread_s``, the
-    time in which every other node that has the same cause tells so."""
+    """A published finding waits this long for others before its node is drained. Unset: until every other node that has the
+    same cause can have told so: ``node.poll_s`` (for ``host.*``: ``check.slow_every_s``), a look's length and ``spread_s``."""
     drains_per_min: Few = 4
     """The watchdog drains no more nodes than this in any minute."""
     look_s: Seconds = 10.0

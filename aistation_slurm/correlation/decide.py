@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from aistation_slurm.config import Breaker
 
-__all__ = ["Cause", "Decision", "Drain", "Found", "NodeView", "OpenPartition", "decide", "limit_of"]
+__all__ = ["Cause", "Decision", "Drain", "Found", "NodeView", "OpenPartition", "Settle", "decide", "limit_of"]
 
 
 class Found(NamedTuple):
@@ -42,6 +42,16 @@ class NodeView(NamedTuple):
     drained: bool = False
     drained_at: Optional[float] = None
     candidate: bool = True
+
+
+class Settle(NamedTuple):
+    """Seconds that a finding waits for others: the fabric's, and the host's, which agents look at less often."""
+
+    fabric_s: float
+    host_s: float
+
+    def of(self, check: str) -> float:
+        return self.fabric_s if check.startswith("fabric.") else self.host_s
 
 
 class Drain(NamedTuple):
@@ -87,7 +97,7 @@ def limit_of(nodes: int, settings: Breaker) -> int:
 
 
 def decide(
-    nodes: Sequence[NodeView], settings: Breaker, settle_s: float, now: float, drained_last_min: int = 0
+    nodes: Sequence[NodeView], settings: Breaker, settle: Settle, now: float, drained_last_min: int = 0
 ) -> Decision:
     """drained_last_min: drains by the watchdog in the last minute, which count against ``drains_per_min``."""
     causes = _causes(nodes, settings)
@@ -119,7 +129,7 @@ def decide(
         new = [found for found in node.found if not found.dealt]
         if not new or node.drained or not node.candidate:
             continue
-        ripe = [found for found in new if now - found.since >= settle_s]
+        ripe = [found for found in new if now - found.since >= settle.of(found.check)]
         shut = sorted(is_open.intersection(node.partitions))
         full = [p for p in node.partitions if spent[p] >= limits[p]]
         if node.name in shared:
@@ -127,7 +137,7 @@ def decide(
         elif shut:
             waiting[node.name] = f"the breaker is open for {', '.join(shut)}"
         elif not ripe:
-            waiting[node.name] = f"others may have it too: waits {settle_s:g} s"
+            waiting[node.name] = "others may have it too: waits for them to tell"
         elif full:
             waiting[node.name] = f"{', '.join(full)}: as many nodes as allowed were drained in {settings.window_s:g} s"
         elif left <= 0:

@@ -11,7 +11,7 @@ from typing import Optional
 from aistation_slurm.config import Config
 from aistation_slurm.correlation.decide import Cause, Decision, Drain, OpenPartition, decide
 from aistation_slurm.correlation.marker import open_until, put_marker, remove_marker
-from aistation_slurm.correlation.view import Leaves, Token, settle_s, tokens, views
+from aistation_slurm.correlation.view import Leaves, Token, settle_of, tokens, views
 from aistation_slurm.errors import SlurmError, SlurmRefused
 from aistation_slurm.findings import Action, Finding, Scope, Status, drain_reason
 from aistation_slurm.node.drain import drain_node
@@ -89,7 +89,7 @@ class Judge:
         leaf_of = self._leaves(len(nodes), self._clock.monotonic()) if reported else {}
         seen = views(nodes, leaf_of, self._settings, now, self._seen, self._dealt)
         self._drains = [time for time in self._drains if now - MINUTE_S < time <= now]
-        decision = decide(seen, self._settings, settle_s(self._config), now, len(self._drains))
+        decision = decide(seen, self._settings, settle_of(self._config), now, len(self._drains))
         sizes: dict[str, int] = {}
         for view in seen:
             sizes[view.leaf] = sizes.get(view.leaf, 0) + 1

@@ -74,6 +74,10 @@ class Reporter:
         self._moment_s = moment_s(host or platform.node(), config.breaker.spread_s)
         self._said = ""
 
+    def reconfigure(self, config: Config) -> None:
+        """New settings, read at SIGHUP."""
+        self._config = config
+
     def see(self, findings: Iterable[Finding]) -> None:
         """One complete look. Makes no request and never raises."""
         found = correlated(findings, self._config)

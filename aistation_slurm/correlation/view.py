@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from aistation_slurm.config import Breaker, Config
-from aistation_slurm.correlation.decide import Found, NodeView
+from aistation_slurm.correlation.decide import Found, NodeView, Settle
 from aistation_slurm.correlation.published import shown
 from aistation_slurm.errors import AistationError
 from aistation_slurm.findings import is_our_reason
@@ -18,7 +18,7 @@ from aistation_slurm.slurm.client import Node
 from aistation_slurm.slurm.command import run
 from aistation_slurm.topology import sources
 
-__all__ = ["Leaves", "Token", "settle_s", "tokens", "views"]
+__all__ = ["Leaves", "Token", "settle_of", "tokens", "views"]
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,13 @@ class Token(NamedTuple):
     since: int
 
 
-def settle_s(config: Config) -> float:
-    """How long a finding waits for others: by then every agent has looked and had its moment to publish."""
+def settle_of(config: Config) -> Settle:
+    """By then every agent has looked, however long it took, and had its moment to publish."""
     given = config.breaker.settle_s
-    return config.node.poll_s + config.breaker.spread_s if given is None else given
+    if given is not None:
+        return Settle(given, given)
+    extra = config.breaker.spread_s + config.probe.nvml_deadline_s
+    return Settle(config.node.poll_s + extra, max(config.node.poll_s, config.check.slow_every_s) + extra)
 
 
 def tokens(node: Node) -> list[Token]:

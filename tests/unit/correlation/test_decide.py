@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aistation_slurm.config import Breaker
-from aistation_slurm.correlation.decide import Decision, Found, NodeView, decide, limit_of
+from aistation_slurm.correlation.decide import Decision, Found, NodeView, Settle, decide, limit_of
 
 NOW = 100_000.0
 SETTLE_S = 10.0
+SETTLE = Settle(SETTLE_S, SETTLE_S)
 PORT, MOUNT = "fabric.port_state", "host.mounts"
 
 
@@ -41,57 +42,57 @@ def test_a_node_that_is_alone_is_drained_for_its_oldest_finding() -> None:
     node = sick(3, "leaf0")._replace(
         found=(Found("fabric.rate", "mlx5_1/1", "", NOW - 20), Found(PORT, "mlx5_3/1", "", NOW - 30))
     )
-    decision = decide(cluster(node), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(node), Breaker(), SETTLE, NOW)
     assert [(d.node, d.found.check) for d in decision.drains] == [("gpu3", PORT)]
     assert (decision.causes, decision.open) == ((), ())
 
 
 def test_it_first_waits_for_others() -> None:
-    decision = decide(cluster(sick(3, "leaf0", NOW - SETTLE_S + 1)), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(sick(3, "leaf0", NOW - SETTLE_S + 1)), Breaker(), SETTLE, NOW)
     assert decision.drains == ()
     assert "others may have it too" in decision.waiting["gpu3"]
 
 
 def test_a_whole_leaf_is_one_cause_and_is_named() -> None:
-    decision = decide(cluster(*(sick(i, "leaf1") for i in range(8, 16))), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(*(sick(i, "leaf1") for i in range(8, 16))), Breaker(), SETTLE, NOW)
     assert decision.drains == ()
     assert [(c.where, len(c.nodes)) for c in decision.causes] == [("leaf switch leaf1", 8)]
 
 
 def test_a_leaf_of_two_nodes_is_down_when_both_are() -> None:
     nodes = [sick(0, "a", subject="x/1"), sick(1, "a", subject="y/1"), well(2, "b"), well(3, "b")]
-    decision = decide(nodes, Breaker(), SETTLE_S, NOW)
+    decision = decide(nodes, Breaker(), SETTLE, NOW)
     assert (drained(decision), [c.where for c in decision.causes]) == (set(), ["leaf switch a"])
 
 
 def test_nodes_of_different_leaves_are_drained_each_for_itself() -> None:
-    decision = decide(cluster(sick(0, "leaf0"), sick(9, "leaf1")), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(sick(0, "leaf0"), sick(9, "leaf1")), Breaker(), SETTLE, NOW)
     assert drained(decision) == {"gpu0", "gpu9"}
 
 
 def test_one_rail_over_many_leaves_is_one_cause() -> None:
     bad = [sick(i * 8, leaf_of(i * 8), subject="mlx5_3/1") for i in range(8)]
-    decision = decide(cluster(*bad), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(*bad), Breaker(), SETTLE, NOW)
     assert (drained(decision), [c.where for c in decision.causes]) == (set(), ["rail mlx5_3/1"])
 
 
 def test_a_mount_that_many_miss_is_the_servers() -> None:
-    decision = decide(cluster(*(sick(i * 9, check=MOUNT) for i in range(4))), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(*(sick(i * 9, check=MOUNT) for i in range(4))), Breaker(), SETTLE, NOW)
     assert (drained(decision), [c.where for c in decision.causes]) == (set(), ["host.mounts /home"])
 
 
 def test_a_mount_that_one_misses_is_its_own() -> None:
-    assert drained(decide(cluster(sick(5, check=MOUNT)), Breaker(), SETTLE_S, NOW)) == {"gpu5"}
+    assert drained(decide(cluster(sick(5, check=MOUNT)), Breaker(), SETTLE, NOW)) == {"gpu5"}
 
 
 def test_what_began_at_other_times_does_not_belong_together() -> None:
     bad = [sick(i, "leaf0", NOW - 60 - i * 1000) for i in range(4)]
-    assert drained(decide(cluster(*bad), Breaker(), SETTLE_S, NOW)) == {n.name for n in bad}
+    assert drained(decide(cluster(*bad), Breaker(), SETTLE, NOW)) == {n.name for n in bad}
 
 
 def test_one_that_was_drained_before_the_others_came_counts_among_them() -> None:
     first = sick(8, "leaf1")._replace(drained=True, drained_at=NOW - 30)
-    decision = decide(cluster(first, sick(9, "leaf1"), sick(10, "leaf1")), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(first, sick(9, "leaf1"), sick(10, "leaf1")), Breaker(), SETTLE, NOW)
     assert drained(decision) == set()
     assert decision.causes[0].nodes == ("gpu10", "gpu8", "gpu9")
 
@@ -99,39 +100,39 @@ def test_one_that_was_drained_before_the_others_came_counts_among_them() -> None
 def test_a_person_who_gave_the_node_back_is_not_argued_with() -> None:
     node = sick(3, "leaf0")
     known = node._replace(found=tuple(f._replace(dealt=True) for f in node.found))
-    assert drained(decide(cluster(known), Breaker(), SETTLE_S, NOW)) == set()
+    assert drained(decide(cluster(known), Breaker(), SETTLE, NOW)) == set()
 
 
 def test_a_node_that_does_not_answer_is_slurms_to_judge() -> None:
-    assert drained(decide(cluster(sick(3, "leaf0")._replace(candidate=False)), Breaker(), SETTLE_S, NOW)) == set()
+    assert drained(decide(cluster(sick(3, "leaf0")._replace(candidate=False)), Breaker(), SETTLE, NOW)) == set()
 
 
 def test_a_booting_leaf_does_not_keep_nodes_from_draining_themselves_for_a_lost_gpu() -> None:
-    decision = decide(cluster(*(sick(i, "leaf1") for i in range(8, 16))), Breaker(), SETTLE_S, NOW)
+    decision = decide(cluster(*(sick(i, "leaf1") for i in range(8, 16))), Breaker(), SETTLE, NOW)
     assert [(o.would, o.limit, o.everything) for o in decision.open] == [(8, 6, False)]
 
 
 def test_too_many_drains_of_any_kind_open_the_breaker_for_everything() -> None:
     nodes = [well(i, leaf_of(i), NOW - 5 if i < 7 else None) for i in range(64)]
-    decision = decide(nodes, Breaker(), SETTLE_S, NOW)
+    decision = decide(nodes, Breaker(), SETTLE, NOW)
     assert [(o.drained, o.limit, o.everything) for o in decision.open] == [(7, 6, True)]
-    later = decide(nodes, Breaker(), SETTLE_S, NOW + 600)
+    later = decide(nodes, Breaker(), SETTLE, NOW + 600)
     assert later.open == ()
 
 
 def test_another_partition_goes_on() -> None:
     full = [well(i, "", NOW - 5) for i in range(6)]
     lone = sick(20, "leafx", partition="other")
-    decision = decide([*full, lone, well(21, "leafx", partition="other")], Breaker(), SETTLE_S, NOW)
+    decision = decide([*full, lone, well(21, "leafx", partition="other")], Breaker(), SETTLE, NOW)
     assert (drained(decision), [o.partition for o in decision.open]) == ({"gpu20"}, ["gpu"])
 
 
 def test_at_a_limited_rate() -> None:
     bad = [sick(i * 8, leaf_of(i * 8), NOW - 60 - 1000 * i) for i in range(8)]
     options = Breaker(share_percent=50.0)
-    first = decide(cluster(*bad), options, SETTLE_S, NOW)
+    first = decide(cluster(*bad), options, SETTLE, NOW)
     assert drained(first) == {"gpu56", "gpu48", "gpu40", "gpu32"}  # those known longest
-    assert drained(decide(cluster(*bad), options, SETTLE_S, NOW, drained_last_min=3)) == {"gpu56"}
+    assert drained(decide(cluster(*bad), options, SETTLE, NOW, drained_last_min=3)) == {"gpu56"}
 
 
 @st.composite
@@ -185,8 +186,8 @@ def test_never_more_than_the_share_in_the_window_whatever_the_order(
         nodes[index] = node
         if kind != "look":
             continue
-        decision = decide(nodes, options, SETTLE_S, now)
-        assert decision == decide(nodes[::-1], options, SETTLE_S, now)
+        decision = decide(nodes, options, SETTLE, now)
+        assert decision == decide(nodes[::-1], options, SETTLE, now)
         assert len(decision.drains) <= options.drains_per_min
         shared = {name for cause in decision.causes for name in cause.nodes}
         for drain in decision.drains:
