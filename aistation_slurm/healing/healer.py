@@ -18,7 +18,7 @@ from aistation_slurm.errors import SlurmError, SlurmUnavailable, StateFileError
 from aistation_slurm.healing import actions, evidence, history, occupants, reason
 from aistation_slurm.healing.cards import Cards, identities
 from aistation_slurm.healing.history import Attempt, Case, HealLock, History
-from aistation_slurm.healing.plan import Next, Seen, decide, faults
+from aistation_slurm.healing.plan import Next, Seen, answered, decide, faults
 from aistation_slurm.healing.result import Result
 from aistation_slurm.node import acted
 from aistation_slurm.node import history as klog_history
@@ -188,7 +188,8 @@ class Healer:
             case.subject = next((f.subject for f in report.findings if reason.tells_of(base, f.check, f.subject)), "")
         found = faults(report.findings, case)
         no_reboot = self._no_reboot() if found else ""
-        seen = Seen(boot, report.findings, conclusive(report), held, occupied, False, no_reboot)
+        told = conclusive(report) and answered(report.findings, case)
+        seen = Seen(boot, report.findings, told, held, occupied, False, no_reboot)
         return _Look(node, base, seen, report)
 
     def _held(self) -> str:
@@ -272,7 +273,7 @@ class Healer:
         else:
             attempt.outcome = actions.ask_for_reboot(config, case.node)
         attempt.ended = self.now()
-        if attempt.outcome == "done":
+        if attempt.outcome == "done" and step.covers:
             self._forget_messages(cut)
         self._remember(case, f"{step.action}: {attempt.outcome or 'Slurm did not answer; it may have heard it'}")
         return Result("acted", f"{case.node}: {_in_words(step)}: {attempt.outcome}", case, open=True)

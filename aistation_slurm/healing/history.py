@@ -155,6 +155,7 @@ class HealLock:
 def load(folder: str, node: str) -> History:
     """Empty where there is no file yet. Raises StateFileError: unreadable, damaged, or others could have written it."""
     path = _path(folder, node)
+    _require_own(folder)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -174,6 +175,16 @@ def load(folder: str, node: str) -> History:
     if found.version != VERSION:
         raise StateFileError(f"{path}: format version {found.version}, expected {VERSION}; nothing is healed")
     return found
+
+
+def _require_own(folder: str) -> None:
+    """Who can remove the history can make it begin anew."""
+    try:
+        facts = os.stat(folder)
+    except OSError:
+        return  # said where a file in it is read or written
+    if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o022:
+        raise StateFileError(f"{folder}: not root's alone; chown root and chmod go-w it: nothing is healed before")
 
 
 def save(folder: str, node: str, history: History) -> None:

@@ -16,12 +16,13 @@ from aistation_slurm.config import Healing
 from aistation_slurm.findings import Action, Finding, Status
 from aistation_slurm.healing.history import Attempt, Case
 
-__all__ = ["Next", "Seen", "decide", "faults"]
+__all__ = ["Next", "Seen", "answered", "decide", "faults"]
 
 ORPHAN_S = 15.0
 """After its deadline, the action of a killed process has ended for sure: timeout(1) ends it."""
 REBOOT_SEEN_S = 90.0
 """slurmctld looks for asked reboots twice a minute; with no REBOOT flag after this long it did not take it, or gave it up."""
+CORE = ("gpu.count", "gpu.lost", "gpu.xid", "gpu.driver_hang")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PERSON = (Action.INSPECT, Action.REPLACE_GPU, Action.CHECK_CABLE)
 
@@ -50,6 +51,7 @@ class Next:
     action: ``gpu_reset``, ``reboot`` or ``command``; targets: PCI addresses of a reset, argv of a command. failed: why the last
     attempt is judged not to have helped, "" where it is not. looked: this look judges the last attempt. blocked: it would
     act, if only ``why`` were not. dirty: something fails, so passed checks count no more.
+    covers: the action is for everything that was found, so what the kernel had said before it is dealt with.
     """
 
     kind: Literal["wait", "act", "pass", "give_back", "inspect"]
@@ -60,11 +62,17 @@ class Next:
     looked: bool = False
     blocked: bool = False
     dirty: bool = False
+    covers: bool = False
 
 
 def faults(findings: Sequence[Finding], case: Case) -> list[Finding]:
     """What keeps the node from being healed: its own fatal findings, and whatever fails of the check that drained it."""
     return [f for f in findings if f.drains or (f.status is Status.FAIL and f.check == case.check)]
+
+
+def answered(findings: Sequence[Finding], case: Case) -> bool:
+    """Whether the checks that matter could look; they cannot after a reset that left the driver out."""
+    return not any(f.status is Status.UNKNOWN and f.check in (*CORE, case.check) for f in findings)
 
 
 def decide(seen: Seen, case: Case, spent: int, rules: Healing, now: float) -> Next:
@@ -102,7 +110,14 @@ def _begin(seen: Seen, case: Case, spent: int, rules: Healing, failed: str = "")
         return Next("wait", f"would need a reboot: {seen.no_reboot}", failed=failed, blocked=True)
     if seen.occupied:
         return Next("wait", f"not empty: {seen.occupied}", failed=failed, blocked=True)
-    return Next("act", f"attempt {spent + 1} of {rules.attempts}", action, targets, failed)
+    covers = bool(found) and all(_treats(action, targets, f, rules) for f in found)
+    return Next("act", f"attempt {spent + 1} of {rules.attempts}", action, targets, failed, covers=covers)
+
+
+def _treats(action: str, targets: tuple[str, ...], finding: Finding, rules: Healing) -> bool:
+    if action == "command":
+        return _command(finding, rules) == targets
+    return action == "reboot" or (finding.action is Action.GPU_RESET and finding.device in targets)
 
 
 def _did_not_help(case: Case, spent: int) -> str:

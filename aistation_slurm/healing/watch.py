@@ -48,6 +48,10 @@ class HealWatch:
         self._own_name = own_name
         self._nvml: Optional[NvmlSnapshot] = None
 
+    def reconfigure(self, config: Config) -> None:
+        """New settings, read at SIGHUP."""
+        self.config = self._healer.config = config
+
     def learn(self, report: NodeReport) -> None:
         """A look of the agent's: who its GPUs are is kept by the thread, since the disk may be a slow one."""
         if report.nvml.gpus:

@@ -279,6 +279,31 @@ def test_a_dry_run_says_it_and_remembers_nothing(world: World) -> None:
     assert set(world.slurm.calls) == {"nodes gpu1"}
 
 
+def test_a_reset_that_leaves_the_driver_out_is_not_healed(world: World) -> None:
+    world.step()
+    world.faulty = (Finding("gpu.count", Status.UNKNOWN, "GPUs", "NVML could not be asked: driver not loaded"),)
+    assert world.kinds(3) == ["waiting"] * 3
+    world.now += world.config.healing.verify_deadline_s
+    assert world.kinds(2) == ["acted", "waiting"]
+    world.now += world.config.healing.verify_deadline_s
+    assert world.kinds(1) == ["inspect"]
+
+
+def test_another_cards_messages_are_not_forgotten_with_a_reset(world: World) -> None:
+    world.node.inject(xid(2, 48))
+    other = replace(XID, subject="GPU1", device="0000:2a:00.0", action=Action.UPDATE_SOFTWARE)
+    world.faulty = (XID, other)
+    assert world.step().kind == "acted"
+    assert len(klog_history.events(world.config)) == 1
+
+
+def test_a_history_in_memory_allows_no_reboot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "volatile", lambda _: True)
+    world.faulty = (LOST,)
+    assert "in memory" in world.step().text
+    assert world.reboots() == 0
+
+
 # ---- the action -----------------------------------------------------------------------------------------------------
 
 

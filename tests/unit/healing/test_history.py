@@ -64,6 +64,13 @@ def test_what_others_could_have_written_is_not_read(tmp_path: Path) -> None:
         history.load(str(tmp_path), "gpu1")
 
 
+def test_a_folder_in_which_others_could_remove_it_is_not_used(tmp_path: Path) -> None:
+    history.save(str(tmp_path), "gpu1", History())
+    tmp_path.chmod(0o777)
+    with pytest.raises(StateFileError, match="go-w"):
+        history.load(str(tmp_path), "gpu1")
+
+
 def test_a_full_disk_is_an_error_and_the_old_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history.save(str(tmp_path), "gpu1", History(cases=[case()]))
 

@@ -105,6 +105,17 @@ def test_a_drain_that_the_controller_made_for_a_shared_fault_is_left_to_it() -> 
     assert decide(look(SHARED), case(check="fabric.port_state"), 0, RULES, NOW).kind == "wait"
 
 
+def test_what_the_kernel_said_is_dealt_with_only_where_all_that_was_found_is_treated() -> None:
+    both = look(fail(), fail(device="0000:9a:00.0"))
+    assert decide(both, case(), 0, RULES, NOW).covers
+    assert not decide(look(fail(), fail("gpu.pcie", Action.UPDATE_SOFTWARE)), case(), 0, RULES, NOW).covers
+    rules = Healing(commands={"gpu.nvlink": ("/fm",)})
+    nvlink = fail("gpu.nvlink")
+    assert decide(look(nvlink), case(), 0, rules, NOW).covers
+    mixed = decide(look(nvlink, fail(device="0000:9a:00.0")), case(), 0, rules, NOW)
+    assert (mixed.action, mixed.covers) == ("command", False), "another card's Xid is not healed by it"
+
+
 def test_the_bound_holds_whatever_the_case_itself_has() -> None:
     assert decide(look(fail()), case(), 1, RULES, NOW).kind == "act"
     assert decide(look(fail()), case(), 2, RULES, NOW).kind == "inspect"
