@@ -20,14 +20,15 @@ __all__ = ["command"]
 @click.pass_context
 def command(ctx: click.Context, once: bool, verbose: bool) -> None:
     """Watch this node: keep its state fresh for the gate, drain it on a fatal local fault, and requeue the opted-in jobs
-    that the fault met. One per node, as root; SIGTERM ends it.
+    that the fault met. One per node, as root; SIGTERM ends it, SIGHUP has it read aistation.toml anew.
 
     \b
     Examples:
       aistation agent           as a service
       aistation agent --once    from cron, where no daemon is wanted
     """
-    from aistation_slurm.node.agent import Agent
+    from aistation_slurm.config.reload import Reloader
+    from aistation_slurm.node.agent import RESTART, Agent
     from aistation_slurm.node.lock import take_agent_lock
     from aistation_slurm.slurm import connect
 
@@ -40,7 +41,7 @@ def command(ctx: click.Context, once: bool, verbose: bool) -> None:
     config = load()
     lock = take_agent_lock(config.node.state_dir)
     try:
-        agent = Agent(config, connect(config))
+        agent = Agent(config, connect(config), reloader=Reloader(RESTART))
         if not once:
             agent.run()
         elif agent.once() is Status.FAIL:

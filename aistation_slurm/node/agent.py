@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Optional
 
 from aistation_slurm.config import Config
+from aistation_slurm.config.reload import Reloader
 from aistation_slurm.correlation.reporter import Reporter
 from aistation_slurm.detectors import gpu as gpu_detector
 from aistation_slurm.detectors.kernel_events import Event, find_events
@@ -45,7 +46,7 @@ from aistation_slurm.slurm.client import SlurmClient
 if TYPE_CHECKING:
     from aistation_slurm.healing.watch import HealWatch
 
-__all__ = ["Agent", "kernel_findings", "look_at_node"]
+__all__ = ["RESTART", "Agent", "kernel_findings", "look_at_node"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ HAND_OVER_S = 10.0
 """The loop may be in the middle of a request to Slurm."""
 LINK_LOOK_S = 5.0
 """A link that flaps all the time costs no more than a look in this time."""
+RESTART = ("slurm", "node.state_dir", "probe.kmsg", "healing.enabled", "breaker.spread_s")
+"""Settings that a running agent cannot change (SIGHUP)."""
 HANG_RECHECK_S = 5.0
 """While a driver call is blocked and not yet confirmed as a hang: a look that waits for an old child costs nothing."""
 
@@ -81,9 +84,16 @@ class Agent:
     """One agent of one node. ``run`` returns after SIGTERM or SIGINT, or after one look with ``once``."""
 
     def __init__(
-        self, config: Config, client: SlurmClient, check: Optional[Callable[[Config], NodeReport]] = None
+        self,
+        config: Config,
+        client: SlurmClient,
+        check: Optional[Callable[[Config], NodeReport]] = None,
+        reloader: Optional[Reloader] = None,
     ) -> None:
+        """reloader: reads the settings anew at SIGHUP."""
         self.config = config
+        self._reloader = reloader
+        self._reload_wanted = False
         self.client = client
         self.check = check or self._look
         self.state_dir = config.node.state_dir
@@ -121,6 +131,7 @@ class Agent:
     def run(self) -> None:
         """Until a signal ends it."""
         previous = [(number, signal.signal(number, self._on_signal)) for number in (signal.SIGTERM, signal.SIGINT)]
+        previous.append((signal.SIGHUP, signal.signal(signal.SIGHUP, self._on_hangup)))
         old_fd = signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         worker = threading.Thread(target=self._work, name="look", daemon=True)
         try:
@@ -150,6 +161,8 @@ class Agent:
             poller.poll(1000 * self._pause(alive_every))
             self._drain_wake_pipe()
             try:
+                if self._reload_wanted:
+                    self._reload()
                 self._step()
             except Exception:
                 # a bug in one reaction must not end the watch; it is said each time, and not too often
@@ -186,6 +199,22 @@ class Agent:
 
     def _on_signal(self, _number: int, _frame: Optional[FrameType]) -> None:
         self._stopping = True
+
+    def _on_hangup(self, _number: int, _frame: Optional[FrameType]) -> None:
+        self._reload_wanted = True
+
+    def _reload(self) -> None:
+        """New settings for all parts. What was seen, and what is still to be done about it, stays where it is."""
+        self._reload_wanted = False
+        new = self._reloader.reload(self.config) if self._reloader is not None else None
+        if new is None:
+            return
+        self.config = new
+        for part in (self.hang, self.ended, self.grade, self.reporter, self.reaction, self.heal):
+            if part is not None:
+                part.reconfigure(new)
+        self._said.clear()
+        self._look_now.set()
 
     def _drain_wake_pipe(self) -> None:
         try:

@@ -100,6 +100,10 @@ class HangWatch:
         self._act_at = 0.0
         self._stop = threading.Event()
 
+    def reconfigure(self, config: Config) -> None:
+        """New settings, read at SIGHUP."""
+        self.config = config
+
     @property
     def enforcing(self) -> bool:
         return (self.config.hang.mode or self.config.agent.mode or self.config.mode) == "enforce"

@@ -47,6 +47,10 @@ class EndedJobs:
         self._config, self._client, self._own_name = config, client, own_name
         self._thread: Optional[threading.Thread] = None
 
+    def reconfigure(self, config: Config) -> None:
+        """New settings, read at SIGHUP."""
+        self._config = config
+
     def look(self) -> None:
         """After an epilog has asked for a refresh. Never waits."""
         if self._thread is not None and self._thread.is_alive():

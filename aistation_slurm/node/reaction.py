@@ -87,6 +87,13 @@ class Reaction:
         self._retry_s = RETRY_FIRST_S
         self._said: set[str] = set()
 
+    def reconfigure(self, config: Config) -> None:
+        """New settings, read at SIGHUP. What is pending stays pending; what was only observed is acted on from now on."""
+        observed = not self.config.enforcing(self.config.agent)
+        self.config = config
+        if observed and config.enforcing(config.agent):
+            self.unseen.clear()
+
     def see(self, findings: Sequence[Finding], *, complete: bool) -> None:
         """Take in the fatal findings of one look and act. ``complete``: the look covered every check."""
         present = {(f.check, f.subject) for f in findings}

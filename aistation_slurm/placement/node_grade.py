@@ -64,6 +64,10 @@ class NodeGrade:
         self._next = 0.0
         self._said = ""
 
+    def reconfigure(self, config: Config) -> None:
+        """New settings, read at SIGHUP."""
+        self._settings, self._act = config.placement, config.enforcing(config.agent)
+
     def see(self, findings: Iterable[Finding]) -> None:
         """One complete report. Makes no request while nothing changes; never raises for Slurm's sake."""
         why = grade_of_findings(findings, self._settings.degraded)
