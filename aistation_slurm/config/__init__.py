@@ -17,6 +17,7 @@ from aistation_slurm.config.model import Config
 from aistation_slurm.config.node import Check, CheckRule, Expect, Fabric, Mount, Node, Probe
 from aistation_slurm.config.placement import Placement
 from aistation_slurm.config.recovery import BlackHole, Elastic, Front, Restart, Restarts, Slurm, Spares, Watchdog
+from aistation_slurm.config.sweep import Sweep
 from aistation_slurm.config.values import Bounded, Count, Mode, Percent, Seconds
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Seconds",
     "Slurm",
     "Spares",
+    "Sweep",
     "Watchdog",
     "chosen_path",
     "load",

@@ -13,6 +13,7 @@ from aistation_slurm.config.job import Agent, Epilog, Gate, Hang
 from aistation_slurm.config.node import Check, CheckRule, Expect, Fabric, Node, Probe
 from aistation_slurm.config.placement import Placement
 from aistation_slurm.config.recovery import Elastic, Front, Slurm, Spares, Watchdog
+from aistation_slurm.config.sweep import Sweep
 from aistation_slurm.config.values import Mode
 
 
@@ -40,7 +41,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     spares: Spares = Spares()
     placement: Placement = Placement()
     checkpoints: Checkpoints = Checkpoints()
+    sweep: Sweep = Sweep()
 
-    def enforcing(self, part: Union[Gate, Agent, Epilog, Healing, Watchdog, Placement]) -> bool:
+    def enforcing(self, part: Union[Gate, Agent, Epilog, Healing, Watchdog, Placement, Sweep]) -> bool:
         """True where ``part`` may act; False where it only observes and says what it would have done."""
         return (part.mode or self.mode) == "enforce"
