@@ -3,18 +3,22 @@
 Pure: topology, occupancy, queue, settings and the time in, rows out. The watchdog publishes the rows for job_submit.lua, and
 the simulator calls the same function: docs/decisions/0014-placement-policy.md has what was tried, and the figures.
 
-The rule, for a usual leaf of ``per`` nodes:
+The rule, for a usual leaf of ``per`` nodes; a queue *counts* while it asks for ``quiet_below`` to ``busy_at`` times the nodes
+of the partition:
 
-================== =========================================================================================================
-nodes of the job   leaf switches
-================== =========================================================================================================
-up to half of per  one
-up to a leaf       one; two while the queue asks for ``busy_at`` times the nodes of the partition or more
-more               as many as its nodes need on leaves that are half full (twice the optimum)
-================== =========================================================================================================
+================== ================================== ===================================================================
+nodes of the job   leaf switches while a queue counts  otherwise
+================== ================================== ===================================================================
+up to half of per  one                                one
+up to a leaf       one                                two
+more               on leaves that are three quarters  on leaves that are half full: twice the optimum
+                   full: a third more than the optimum
+================== ================================== ===================================================================
 
-A job that waits for few switches waits no longer than the queue and the running jobs let expect: then it starts as Slurm would have
-started it. Large jobs get a loose limit since a strict one costs them, and all that queue behind them, more than it wins.
+With nobody in the queue, nodes that a job leaves idle help nobody; with a long one they are worth more than short ways. In between
+the next in the queue take them, so that waiting costs little. A job waits no longer than the queue and the running jobs let
+expect: then it starts as Slurm would have started it. Large jobs get a loose limit, since a strict one costs them, and all that
+queue behind them, more than it wins.
 """
 
 from __future__ import annotations
@@ -39,11 +43,12 @@ UNLIMITED_PER = 999_999
 class Settings:
     """The site's choice. Times in seconds.
 
-    busy_at: nodes that the queue asks for, in sizes of the partition, from which jobs of nearly a leaf may take two;
+    quiet_below, busy_at: nodes that the queue asks for, in sizes of the partition: between these the limits are strict;
     wait_min_s, wait_max_s: bounds of the wait for few switches (slurmctld cuts every wait at
     SchedulerParameters=max_switch_wait, 300 s by default); unknown_s: what a running job without an end is taken to last.
     """
 
+    quiet_below: float = 0.15
     busy_at: float = 1.0
     wait_min_s: float = 60.0
     wait_max_s: float = 86400.0
@@ -97,19 +102,23 @@ def _rows(partition: PartitionUse, waiting: Sequence[QueuedJob], settings: Setti
     nodes_by_size = Counter(sizes)
     per = max(nodes_by_size, key=lambda size: (size * nodes_by_size[size], size))
     wait_s, soon = _wait(partition, waiting, settings, now)
-    relaxed = 2 if pressure(partition, waiting) >= settings.busy_at else 1
+    strict = settings.quiet_below <= pressure(partition, waiting) < settings.busy_at
 
     def of_one_leaf(nodes: int) -> int:
-        return max(relaxed if nodes > per / 2 else 1, 1 if soon[nodes] <= wait_s else 2)
+        return 1 if (strict or nodes <= per / 2) and soon[nodes] <= wait_s else 2
 
     for switches, group in groupby(range(2, len(soon)), of_one_leaf):
         found = list(group)
         yield Row(partition.name, found[0], found[-1], UNLIMITED_PER, switches - 1, wait_s)
-    yield from _of_many_leaves(partition.name, sizes, max(1, per // 2), len(soon), wait_s)
+    filled = max(1, per * 3 // 4 if strict else per // 2)
+    yield from _of_many_leaves(partition.name, sizes, filled, len(soon), wait_s)
 
 
-def _of_many_leaves(name: str, sizes: Sequence[int], half: int, first: int, wait_s: int) -> list[Row]:
-    """Rows of jobs that no leaf can hold. sizes: of the leaves, largest first: no limit is below what these can give."""
+def _of_many_leaves(name: str, sizes: Sequence[int], filled: int, first: int, wait_s: int) -> list[Row]:
+    """Rows of jobs that no leaf can hold, for ``filled`` nodes on each leaf. sizes: of the leaves, largest first.
+
+    No limit is below what these leaves can give.
+    """
     rows: list[Row] = []
     reached = plus = last = 0
     for leaves, size in enumerate(sizes, start=1):
@@ -117,14 +126,14 @@ def _of_many_leaves(name: str, sizes: Sequence[int], half: int, first: int, wait
         reached += size
         if reached < least:
             continue
-        needed = leaves + (-least // half)  # beyond the leaves that half full ones would be
+        needed = leaves + (-least // filled)  # beyond the leaves that it takes with so many nodes on each
         if not last or needed > plus:
             if last:
-                rows.append(Row(name, first, last, half, plus, wait_s))
+                rows.append(Row(name, first, last, filled, plus, wait_s))
             first, plus = least, max(plus, needed)
         last = reached
     if last:
-        rows.append(Row(name, first, last, half, plus, wait_s))
+        rows.append(Row(name, first, last, filled, plus, wait_s))
     return rows
 
 

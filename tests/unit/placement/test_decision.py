@@ -37,13 +37,20 @@ def busy(topology: Topology, left_s: float, free: Sequence[str] = ()) -> dict[st
     return {n: NodeUse(n, Use.BUSY, NOW + left_s) for n in topology.nodes if n not in free}
 
 
-def test_one_leaf_up_to_its_size_then_loose() -> None:
-    assert limits(tree(4, 4)) == {2: 1, 3: 1, 4: 1, 5: 3, 6: 3, 7: 4, 8: 4}
+def asking(*nodes: int) -> list[QueuedJob]:
+    return [QueuedJob(at, "gpu", asked, at, limit_s=60.0) for at, asked in enumerate(nodes)]
 
 
-def test_a_long_queue_lets_jobs_of_nearly_a_leaf_have_two() -> None:
-    queue = [QueuedJob(1, "gpu", 8, 0, limit_s=60.0), QueuedJob(2, "gpu", 2, 1, limit_s=60.0)]
-    assert [limits(tree(4, 4), queue=queue)[n] for n in (2, 3, 4)] == [1, 2, 2]
+def test_nobody_waits_nearly_a_leaf_may_be_two() -> None:
+    assert limits(tree(4, 4)) == {2: 1, 3: 2, 4: 2, 5: 3, 6: 3, 7: 4, 8: 4}
+
+
+def test_a_queue_one_leaf_up_to_its_size() -> None:
+    assert limits(tree(4, 4), queue=asking(4)) == {2: 1, 3: 1, 4: 1, 5: 2, 6: 2, 7: 3, 8: 3}
+
+
+def test_a_long_queue_nearly_a_leaf_may_be_two_again() -> None:
+    assert limits(tree(4, 4), queue=asking(4, 4)) == limits(tree(4, 4))
 
 
 def test_another_partition_s_queue_does_not_count() -> None:
@@ -52,7 +59,7 @@ def test_another_partition_s_queue_does_not_count() -> None:
 
 
 def test_unlike_leaves() -> None:
-    found = limits(tree(8, 2, 2))
+    found = limits(tree(8, 2, 2), queue=asking(4))
     assert (found[2], found[4], found[8]) == (1, 1, 1)
     assert found[9] >= 2
     assert found[12] >= 3
@@ -60,7 +67,7 @@ def test_unlike_leaves() -> None:
 
 def test_a_leaf_that_lost_nodes_is_no_longer_a_whole_one() -> None:
     lost = {f"n{i}-0": NodeUse(f"n{i}-0", Use.UNAVAILABLE) for i in range(2)}
-    found = limits(tree(4, 4), lost)
+    found = limits(tree(4, 4), lost, asking(4))
     assert found[3] == 1
     assert found[4] >= 2
     assert max(found) == 6
@@ -84,7 +91,7 @@ def test_the_wait_ends_when_nodes_should_be_free_and_the_queue_has_had_its_turn(
 def test_no_leaf_soon_free_enough_no_strict_limit() -> None:
     # one node of each leaf is free and all others stay busy for much longer than the most that is waited
     topology = tree(4, 4)
-    found = limits(topology, busy(topology, 1e9, free=("n0-0", "n1-0")))
+    found = limits(topology, busy(topology, 1e9, free=("n0-0", "n1-0")), asking(4))
     assert (found[2], found[3], found[4]) == (2, 2, 2)
 
 
