@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import queue
 import select
 import signal
@@ -102,7 +103,7 @@ class Agent:
         self.report: Optional[NodeReport] = None
         self.hang = HangWatch(config, client, self._minors_of)
         self.ended = EndedJobs(config, client, self._certain_name)
-        self.grade = NodeGrade(config, client, self._certain_name)
+        self.grade = NodeGrade(config, client, self._certain_name, host=platform.node())
         self.reporter = Reporter(config, client, self._certain_name)
         self.heal = self._healing() if config.healing.enabled else None
         self._checking = threading.Lock()
@@ -183,6 +184,7 @@ class Agent:
                 self.reporter.see(report.findings)
         if (Path(self.state_dir) / "refresh").exists():
             self._refresh_wanted()
+        self.grade.act()
         self.reporter.act()
         if self.reaction is not None:
             self.reaction.act()

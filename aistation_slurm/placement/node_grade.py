@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Optional
 
 from aistation_slurm.config import Config
+from aistation_slurm.correlation.published import moment_s
 from aistation_slurm.errors import SlurmError, SlurmUnavailable
 from aistation_slurm.findings import Finding, Status
 from aistation_slurm.node.drain import LOCK_WAIT_S
@@ -52,9 +53,16 @@ class NodeGrade:
     """Keeps one node's published grade true to its reports."""
 
     def __init__(
-        self, config: Config, client: SlurmClient, name: Callable[[], str], clock: Callable[[], float] = time.monotonic
+        self,
+        config: Config,
+        client: SlurmClient,
+        name: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+        host: str = "",
     ) -> None:
-        """name: Slurm's certain name of this node; may raise SlurmError."""
+        """name: Slurm's certain name of this node; may raise SlurmError. host: decides the moment of ``breaker.spread_s`` at
+        which a change is published, so that many nodes with one cause do not ask at once; empty: at once.
+        """
         self._settings, self._client, self._name, self._clock = config.placement, client, name, clock
         self._state_dir = config.node.state_dir
         self._act = config.enforcing(config.agent)
@@ -62,6 +70,9 @@ class NodeGrade:
         """Whether Slurm shows it as degraded; None: not known yet."""
         self._well = 0
         self._next = 0.0
+        self._moment_s = moment_s(host, config.breaker.spread_s) if host else 0.0
+        self._why: Optional[str] = None
+        self._due: Optional[float] = None
         self._said = ""
 
     def reconfigure(self, config: Config) -> None:
@@ -74,10 +85,21 @@ class NodeGrade:
         self._well = 0 if why is not None else self._well + 1
         settled = why is not None or self._well >= WELL_LOOKS
         if not self._act or not settled or self._published == (why is not None) or self._clock() < self._next:
+            self._due = None
             return
+        self._why = why
+        if self._due is None:
+            self._due = self._clock() + self._moment_s
+        self.act()
+
+    def act(self) -> None:
+        """Publish what was seen last, if its moment has come."""
+        if self._due is None or self._clock() < self._due:
+            return
+        self._due = None
         self._next = self._clock() + EVERY_S + random.uniform(0.0, JITTER_S)
         try:
-            self._publish(why)
+            self._publish(self._why)
         except SlurmError as exc:
             if str(exc) != self._said:
                 self._said = str(exc)

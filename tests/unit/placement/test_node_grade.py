@@ -127,3 +127,20 @@ def test_observe_only_makes_no_request(tmp_path: Path) -> None:
     world = World(tmp_path, mode="observe")
     world.looks(9, RATE)
     assert world.slurm.requests == []
+
+
+def test_many_nodes_with_one_cause_publish_at_moments_of_their_own(tmp_path: Path) -> None:
+    config = Config(node=NodeSettings(state_dir=str(tmp_path)))
+    now = [1000.0]
+    slurms = [Slurm() for _ in range(50)]
+    grades = [
+        NodeGrade(config, slurm, lambda: "gpu1", lambda: now[0], f"gpu{i}")  # type: ignore[arg-type]
+        for i, slurm in enumerate(slurms)
+    ]
+    for grade in grades:
+        grade.see([DOWN])
+    assert sum(len(slurm.requests) for slurm in slurms) <= 4
+    now[0] += config.breaker.spread_s
+    for grade in grades * 2:
+        grade.act()
+    assert [slurm.requests for slurm in slurms] == [["nodes", "update"]] * 50
