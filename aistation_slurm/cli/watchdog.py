@@ -15,6 +15,7 @@ import msgspec
 
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import Config, load
+from aistation_slurm.config.reload import Reloader
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.placement.refresher import Refresher
 from aistation_slurm.recovery.clock import SystemClock
@@ -29,6 +30,8 @@ __all__ = ["command"]
 
 log = logging.getLogger(__name__)
 
+RESTART = ("slurm", "watchdog.journal")
+"""Settings that a running watchdog cannot change (SIGHUP)."""
 WAIT_FOR_SLURM_S = 2.0
 PLACEMENT_S = 60.0
 """`once` waits so long for the decision table and the corrections of pending jobs."""
@@ -48,23 +51,41 @@ def command() -> None:
 def run(config_path: Optional[Path], observe: bool) -> None:
     """Run until SIGTERM. Safe to kill at any instant: the next run goes on from the journal and from Slurm.
 
-    With a backup controller one runs on each controller host; that of the controller in control acts.
+    With a backup controller one runs on each controller host; that of the controller in control acts. SIGHUP: read
+    aistation.toml anew; a file that cannot be used is said in the log, and changes nothing.
     """
     config = _settings(config_path, observe)
+    reloader = Reloader(RESTART, config_path)
     place = take_place(Path(config.watchdog.journal))
     try:
         client = connect(config)
         primary = Primary(config.slurm, SystemClock())
         placement = Refresher(config, connect(config))
-        watchdog = _watchdog(config, client, _wait_for_cluster_name(client), primary, placement)
+        journal = Journal(Path(config.watchdog.journal), _wait_for_cluster_name(client))
+        watchdog = _watchdog(config, client, journal, primary, placement)
+        ended = reload = False
 
         def stop(*_: object) -> None:
-            watchdog.stopping = True
+            nonlocal ended
+            ended = watchdog.stopping = True
+
+        def hang_up(*_: object) -> None:
+            nonlocal reload
+            primary.ask_again()
+            reload = watchdog.stopping = True
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        signal.signal(signal.SIGHUP, lambda *_: primary.ask_again())
-        watchdog.run()
+        signal.signal(signal.SIGHUP, hang_up)
+        while not ended:
+            if reload:
+                # a new one goes on from the journal, as after a kill: nothing is lost or done twice
+                reload = False
+                config = _observing(reloader.reload(config) or config, observe)
+                placement.reconfigure(config)
+                watchdog = _watchdog(config, client, journal, primary, placement)
+            if not (ended or reload):
+                watchdog.run()
         log.info("stopped")
     finally:
         os.close(place)
@@ -81,7 +102,8 @@ def once(config_path: Optional[Path], observe: bool) -> None:
         client = connect(config)
         primary = Primary(config.slurm, SystemClock())
         placement = Refresher(config, connect(config))
-        watchdog = _watchdog(config, client, client.cluster_name(), primary, placement)
+        journal = Journal(Path(config.watchdog.journal), client.cluster_name())
+        watchdog = _watchdog(config, client, journal, primary, placement)
         watchdog.cycle(everything=True)
         placement.wait(PLACEMENT_S)
         if not primary.acts():
@@ -129,23 +151,28 @@ def status(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> No
 
 def _settings(path: Optional[Path], observe: bool) -> Config:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    config = load(path)
-    if observe:
-        config = msgspec.structs.replace(
-            config,
-            watchdog=msgspec.structs.replace(config.watchdog, mode="observe"),
-            placement=msgspec.structs.replace(config.placement, mode="observe"),
-        )
-    return config
+    return _observing(load(path), observe)
 
 
-def _watchdog(config: Config, client: SlurmClient, cluster: str, primary: Primary, placement: Refresher) -> Watchdog:
+def _observing(config: Config, observe: bool) -> Config:
+    if not observe:
+        return config
+    return msgspec.structs.replace(
+        config,
+        watchdog=msgspec.structs.replace(config.watchdog, mode="observe"),
+        placement=msgspec.structs.replace(config.placement, mode="observe"),
+    )
+
+
+def _watchdog(
+    config: Config, client: SlurmClient, journal: Journal, primary: Primary, placement: Refresher
+) -> Watchdog:
     spool = config.watchdog.spool_dir
     if not Path(spool).is_dir():
         log.warning("%s does not exist: faults are only seen every %g s", spool, config.watchdog.poll_s)
     mode = "acts" if config.enforcing(config.watchdog) else "only observes"
-    log.info("watchdog of cluster %s %s; journal %s", cluster, mode, config.watchdog.journal)
-    journal, clock = Journal(Path(config.watchdog.journal), cluster), SystemClock()
+    log.info("watchdog of cluster %s %s; journal %s", journal.cluster, mode, config.watchdog.journal)
+    clock = SystemClock()
     return Watchdog(config, client, journal, clock, primary, placement, KillTime(config.slurm, clock))
 
 

@@ -51,6 +51,11 @@ class Refresher:
         self._refused: dict[int, float] = {}
         self._said: dict[str, str] = {}
 
+    def reconfigure(self, config: Config) -> None:
+        """New settings, read at SIGHUP; the next table is made by them."""
+        self._config, self._act = config, config.enforcing(config.placement)
+        self._publisher = Publisher(config)
+
     def offer(self, jobs: Sequence[Job], nodes: Optional[Sequence[Node]], kept: Mapping[int, frozenset[str]]) -> None:
         """Take a look over. Does nothing in observe mode."""
         if not self._act:
