@@ -22,10 +22,10 @@ def look_at(path: str, owners: Collection[int] = (0,), as_root: bool = True) -> 
     A file on a network file system is not opened: that could hang.
     """
     where = Path(path)
-    network = network_filesystem(where)
-    if network:
-        return FileFact(path, True, network=network)
     try:
+        network = network_filesystem(where)
+        if network:
+            return FileFact(path, True, network=network)
         real = where.resolve()
         seen = real.stat()
     except (OSError, RuntimeError):

@@ -18,6 +18,7 @@ SCRIPT_LIMIT_S = 60
 RECORD_S = 60
 SLOW_DEATH_S = 600
 SHORTEST_UNKILLABLE_S = 60
+LONG_KILL_WAIT_S = 60
 
 
 def judge(site: Site) -> Iterator[Item]:
@@ -88,17 +89,15 @@ def _record(site: Site) -> Iterator[Item]:
 
 
 def _processes(site: Site) -> Iterator[Item]:
-    wait, patience = site.number("KillWait", 30), site.config.watchdog.unkillable_s
-    least = max(wait, 5) + EPILOG_BUDGET_S
-    if patience < least:
+    wait = site.number("KillWait", 30)
+    if wait > LONG_KILL_WAIT_S:
         yield site.advise(
             "timeouts.kill_wait",
-            Severity.WARNING,
+            Severity.NOTE,
             "KillWait",
-            f"KillWait={wait} s and {EPILOG_BUDGET_S:g} s of epilog are more than watchdog.unkillable_s, {patience:g} s",
-            "the watchdog would set a drained node DOWN while its processes may still be ending as they should",
-            "30" if wait > 30 else None,
-            f"or raise unkillable_s in [watchdog] of aistation.toml to more than {least:g}",
+            f"KillWait={wait} s",
+            "a rank that does not heed SIGTERM, as one that hangs in a collective, delays the restart of its job by that long",
+            "30",
         )
     limit = site.number("UnkillableStepTimeout", 60)
     if limit < SHORTEST_UNKILLABLE_S:

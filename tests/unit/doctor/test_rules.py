@@ -89,7 +89,6 @@ BROKEN = (
     Broken(
         "records vanish between polls", "timeouts.min_job_age", {"MinJobAge": "120"}, toml="[watchdog]\npoll_s = 90\n"
     ),
-    Broken("long KillWait", "timeouts.kill_wait", {"KillWait": "120"}, severity=WARNING),
     Broken("impatient with memory", "timeouts.unkillable_step", {"UnkillableStepTimeout": "30"}, severity=WARNING),
     Broken("nodes never die", "timeouts.slurmd", {"SlurmdTimeout": "0"}),
     Broken("no requeue", "requeue.job_requeue", {"JobRequeue": "0"}, change="`JobRequeue=1` instead of `JobRequeue=0`"),
@@ -222,6 +221,7 @@ def test_the_key_may_be_written_in_any_case(tmp_path: Path) -> None:
         ({"RequeueExitHold": "9"}, (22, 5)),
         ({"HealthCheckProgram": "/usr/sbin/nhc", "HealthCheckInterval": "300"}, (22, 5)),
         ({"SlurmdTimeout": "900"}, (22, 5)),
+        ({"KillWait": "120"}, (22, 5)),
     ],
     ids=str,
 )
