@@ -17,6 +17,7 @@ from aistation_slurm.errors import JournalError, JournalLost, SlurmError, SlurmR
 from aistation_slurm.healing.story import DrainStory
 from aistation_slurm.placement.refresher import Refresher
 from aistation_slurm.recovery import events
+from aistation_slurm.recovery.acting import ActingClient
 from aistation_slurm.recovery.actor import Actor
 from aistation_slurm.recovery.adopt import unknown_attempt
 from aistation_slurm.recovery.attribution import Attempt, Cause, Verdict, attribute, bad_nodes
@@ -80,6 +81,8 @@ class Watchdog:
         self._enforce = config.enforcing(config.watchdog)
         # an intent this old whose effect is not seen had none: the command and its request are over
         self._settle_s = config.slurm.timeout_s + 2.0
+        if primary is not None:
+            client = ActingClient(client, primary)
         self._client, self._journal, self._clock = client, journal, clock
         self._actor = Actor(client, clock, config.front, primary)
         self._primary = primary
