@@ -109,6 +109,8 @@ class Front(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Nodes are kept and the job stays in front for at most this long (whole minutes, rounded up). 0: never."""
     most: Count = 4
     """Jobs in front at once; the next one waits in its usual place."""
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
+    """Of a partition's nodes in service: no more are kept for jobs in front, but for one job alone as many as it needs."""
 
 
 class Elastic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

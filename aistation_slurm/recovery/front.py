@@ -7,8 +7,10 @@ Two means, both undone when the job runs or its time is up. Facts from live 22.0
 - Backlog takes a freed node within 30 ms of the requeue. So whoever requeues reserves the healthy nodes before
   (``keep_nodes``); the watchdog puts the job in (``apply_front``) once it is COMPLETING or PENDING.
 - The main scheduler passes over a job whose reservation has fewer nodes than the job asks for, FLEX or not
-  (``_job_runnable_test3``), and starts backlog. So the reservation takes in busy nodes as well (IGNORE_JOBS): as many
-  as can serve. Few of them ever idle for it: the job starts with the first that it lacks.
+  (``_job_runnable_test3``), and starts backlog. So the reservation takes in busy nodes as well (IGNORE_JOBS), those first
+  that are free soonest, and no more than ``front.share`` of the partition unless the job needs more by itself: the others
+  go on taking jobs. Few of them ever idle for it: the job starts with the first that it lacks, inside or outside.
+- A reservation is of whole nodes: a job that held a part of a node gets none, only its Nice.
 - A lower Nice, by just so much that the job passes all others of its partition: priority/basic adds it up in 32 bits, and
   an overflow would put the job last. A held job's Nice is never changed: that would release it.
 
@@ -26,9 +28,11 @@ from typing import NamedTuple, Optional
 
 from aistation_slurm.config import Front
 from aistation_slurm.errors import SlurmRefused
-from aistation_slurm.recovery.fitting import RESERVED, fitting, share_partition
+from aistation_slurm.recovery.fitting import RESERVED, share_partition
+from aistation_slurm.recovery.front_nodes import choose_nodes, has_neighbours, shares_nodes
 from aistation_slurm.slurm import hostlist, tags
 from aistation_slurm.slurm.client import Job, Node, Reservation, SlurmClient
+from aistation_slurm.slurm.gres import gpu_count
 
 __all__ = [
     "FrontPlan",
@@ -98,8 +102,9 @@ def in_front(job: Job) -> bool:
 def keep_nodes(client: SlurmClient, job: Job, bad: Sequence[str], config: Front, jobs: Sequence[Job] = ()) -> str:
     """Reserve the healthy nodes of a running job that is about to be requeued; "" where nothing is to be kept.
 
-    One RPC; for the node's agent and the watchdog. jobs: all, where the caller has them: without competition nothing is
-    kept. Never an obstacle to the requeue: a refusal is only told. Raises SlurmUnavailable.
+    Three RPCs; for the node's agent and the watchdog. jobs: all, where the caller has them: without competition nothing is
+    kept. For at most ``front.most`` jobs at once, also before they are in front. Never an obstacle to the requeue: a refusal
+    is only told. Raises SlurmUnavailable.
     """
     healthy = [name for name in job.nodes if name not in bad]
     if config.keep_nodes_s <= 0 or not healthy or job.state != "RUNNING" or job.completing:
@@ -109,10 +114,23 @@ def keep_nodes(client: SlurmClient, job: Job, bad: Sequence[str], config: Front,
     if jobs and not _rivals(job, jobs, None):
         return ""
     try:
+        if len(_in_front(jobs, client.reservations()) - {job.job_id}) >= config.most:
+            return ""
+        held = {node.name: node for node in client.nodes(job.nodes)}
+        if shares_nodes(job.nodes, job.gres_detail, held, bad) or has_neighbours(job, healthy, jobs, None):
+            return ""
+        if any(gpu_count(node.gres) == 0 and node.state == "MIXED" for name, node in held.items() if name in healthy):
+            return ""
         _create(client, job, healthy, config)
     except SlurmRefused as exc:
         return f"its healthy nodes could not be kept: {exc}"
     return f"kept {hostlist.fold(healthy)} for it"
+
+
+def _in_front(jobs: Sequence[Job], reservations: Sequence[Reservation]) -> set[int]:
+    """Jobs in front, and those whose nodes are kept for a requeue that is about to come."""
+    found = {job.job_id for job in jobs if in_front(job) and not job.finished}
+    return found | {int(match[1]) for one in reservations for match in [_NAME.fullmatch(one.name)] if match}
 
 
 def _create(client: SlurmClient, job: Job, nodes: Sequence[str], config: Front) -> None:
@@ -141,10 +159,13 @@ def plan_front(
     config: Front,
     now: float,
     spares: int = 0,
+    gres: Sequence[str] = (),
+    ended: Optional[float] = None,
 ) -> Optional[FrontPlan]:
     """How to put a requeued job in front; None where it is not to be.
 
     ran_on, bad: nodes of its last attempt, and those to keep away from; jobs: all; spares: idle ones that it may still get.
+    gres, ended: of that attempt, where known.
     Asked once the requeue is seen (COMPLETING or PENDING), so that a job that just ends is not asked for.
     """
     if config.keep_nodes_s <= 0 or not _may(job) or tags.read_tag(job.admin_comment).get("front") == _off(job):
@@ -158,7 +179,10 @@ def plan_front(
     if not rivals and not already_kept:
         return None
     old, new = job.nice, _nice_for(job, rivals)
-    chosen, kept = _choose(job, ran_on, bad, nodes, spares)
+    crowd = any(in_front(other) and not other.finished for other in others)
+    chosen, kept = choose_nodes(job, ran_on, bad, nodes, others, spares, config.share, crowd=crowd)
+    if shares_nodes(ran_on, gres, nodes, bad) or (ended is not None and has_neighbours(job, held, others, ended)):
+        chosen, kept = (), ()
     if not chosen and new == old:
         return None
     until = int(now + config.keep_nodes_s)
@@ -200,25 +224,6 @@ def _nice_for(job: Job, rivals: Sequence[Job]) -> int:
         return job.nice
     boost = min(best + MARGIN, PRIORITY_MAX) - job.priority
     return max(job.nice - boost, NICE_MIN)
-
-
-def _choose(
-    job: Job, ran_on: Sequence[str], bad: Sequence[str], nodes: Mapping[str, Node], spares: int
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The reservation's nodes, and those of them that the job held: as few as start it at once, else all that can serve."""
-    fit = {node.name: node for node in fitting(job, ran_on, nodes, bad)}
-    kept = [name for name in fit if name in ran_on]
-    # a reserved node is somebody's, unless the job itself held it: then it is kept for it already
-    free = {name: node for name, node in fit.items() if name in kept or not node.flags & RESERVED}
-    # of a job that is COMPLETING Slurm counts only the nodes that it still waits for
-    need = max(job.node_count, len(ran_on) if job.completing else 1, 1)
-    idle = [name for name, node in free.items() if name not in kept and node.state == "IDLE"]
-    if len(kept) + len(idle) >= need:
-        return tuple(kept + idle[: max(need - len(kept), 0)]), tuple(kept)
-    fewest = job.min_nodes or need
-    if len(free) + spares < fewest:
-        return (), ()  # it could not start whatever is kept: no node idles for that
-    return tuple(free), tuple(kept)
 
 
 # ---- doing and undoing

@@ -53,7 +53,9 @@ class Places:
         if grown is not None:
             self._note(job, "resized", self._size(grown))
         idle = [name for name in spares.configured(self._spares, nodes) if nodes[name].state == "IDLE"]
-        plan = front.plan_front(job, attempt.nodes, bad, nodes, jobs, self._front, now, spares=len(idle))
+        plan = front.plan_front(
+            job, attempt.nodes, bad, nodes, jobs, self._front, now, len(idle), attempt.gres, attempt.ended
+        )
         if plan is not None:
             self._note(job, "front", front.apply_front(self._client, plan, self._front))
             self._seen = None  # one more is in front, and nodes are taken

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from aistation_slurm.config import Slurm
 from aistation_slurm.errors import SlurmRefused
 from aistation_slurm.slurm.cli_backend import CliBackend
-from aistation_slurm.slurm.client import Job, Reservation
+from aistation_slurm.slurm.client import Job, Node, Reservation
 
 __all__ = ["Recorder"]
 
@@ -21,10 +21,15 @@ class Recorder(CliBackend):
     """``done`` lists the changes that were not refused, in order."""
 
     def __init__(
-        self, seen: Optional[Job], refuse: Optional[Mapping[str, str]] = None, reservations: Sequence[Reservation] = ()
+        self,
+        seen: Optional[Job],
+        refuse: Optional[Mapping[str, str]] = None,
+        reservations: Sequence[Reservation] = (),
+        nodes: Sequence[Node] = (),
     ) -> None:
         super().__init__(Slurm(), runner=_no_command)
         self.seen, self.refuse, self.known = seen, dict(refuse or {}), list(reservations)
+        self.there = list(nodes)
         self.done: list[tuple[Any, ...]] = []
 
     def _note(self, kind: str, *what: Any) -> None:
@@ -37,6 +42,9 @@ class Recorder(CliBackend):
 
     def reservations(self) -> list[Reservation]:
         return self.known
+
+    def nodes(self, names: Sequence[str] = ()) -> list[Node]:
+        return self.there
 
     def update_job(self, job: Job, **fields: str) -> None:
         self._note("update_job", job.job_id, fields)

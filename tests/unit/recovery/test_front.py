@@ -35,6 +35,13 @@ def nodes(**changes: dict[str, Any]) -> dict[str, Node]:
 
 
 RIVAL = job(20, priority=1000, admin_comment="")
+ALL = Front(keep_nodes_s=300, most=2, share=1.0)
+BUSY3, BUSY4, BUSY5 = (
+    job(40 + i, state="RUNNING", nodes=(f"gpu{i}",), end_time=int(NOW) + 100 - 10 * i, admin_comment="")
+    for i in (3, 4, 5)
+)
+ANOTHER = job(30, admin_comment=IN_FRONT)
+NEIGHBOUR = job(31, state="RUNNING", nodes=("gpu1",), start_time=int(NOW) - 500, admin_comment="")
 
 
 def plan(
@@ -42,10 +49,12 @@ def plan(
     rivals: tuple[Job, ...] = (RIVAL,),
     config: Front = CONFIG,
     spares: int = 0,
+    gres: tuple[str, ...] = (),
+    ended: Optional[float] = None,
     **changes: dict[str, Any],
 ) -> Optional[FrontPlan]:
     everyone = [waiting, *rivals]
-    return plan_front(waiting, ("gpu1", "gpu2"), ["gpu2"], nodes(**changes), everyone, config, NOW, spares)
+    return plan_front(waiting, ("gpu1", "gpu2"), ["gpu2"], nodes(**changes), everyone, config, NOW, spares, gres, ended)
 
 
 # ---- whether
@@ -95,11 +104,30 @@ def test_nodes_kept_before_the_requeue_are_used_also_where_nobody_waits() -> Non
 # ---- which nodes
 
 CHOICES: list[tuple[str, Job, dict[str, Any], tuple[str, ...]]] = [
-    ("all that can serve", job(), {}, ("gpu1", "gpu3", "gpu4", "gpu5")),
+    ("all that can serve, where the site lets it", job(), {"config": ALL}, ("gpu1", "gpu3", "gpu4", "gpu5")),
+    ("half of the partition", job(), {}, ("gpu1", "gpu3")),
+    ("those that are free soonest", job(), {"rivals": (RIVAL, BUSY3, BUSY4, BUSY5)}, ("gpu1", "gpu5")),
+    ("as many as it needs alone", job(node_count=3), {}, ("gpu1", "gpu3", "gpu4")),
+    ("not so beside others in front", job(node_count=3), {"rivals": (RIVAL, ANOTHER)}, ()),
+    ("within the half also beside others", job(), {"rivals": (RIVAL, ANOTHER)}, ("gpu1", "gpu3")),
+    ("others have the half", job(), {"rivals": (RIVAL, ANOTHER), "gpu5": {"flags": RESERVED}}, ()),
+    ("held two GPUs of eight", job(), {"gres": ("gpu:2(IDX:0-1)",) * 2, "gpu1": {"gres": "gpu:8"}}, ()),
+    ("another job runs beside it", job(), {"rivals": (RIVAL, NEIGHBOUR), "ended": NOW}, ()),
+    (
+        "backlog came after it",
+        job(),
+        {"rivals": (RIVAL, replace(NEIGHBOUR, start_time=int(NOW))), "ended": NOW},
+        ("gpu1", "gpu3"),
+    ),
     ("no more than it needs, where they are idle", job(), {"gpu4": {"state": "IDLE"}}, ("gpu1", "gpu4")),
-    ("not somebody's reserved node", job(), {"gpu3": {"flags": RESERVED}}, ("gpu1", "gpu4", "gpu5")),
-    ("its own kept one, reserved", job(), {"gpu1": {"flags": RESERVED}}, ("gpu1", "gpu3", "gpu4", "gpu5")),
-    ("not another kind", job(), {"gpu3": {"gres": "gpu:4"}}, ("gpu1", "gpu4", "gpu5")),
+    ("not somebody's reserved node", job(), {"config": ALL, "gpu3": {"flags": RESERVED}}, ("gpu1", "gpu4", "gpu5")),
+    (
+        "its own kept one, reserved",
+        job(),
+        {"config": ALL, "gpu1": {"flags": RESERVED}},
+        ("gpu1", "gpu3", "gpu4", "gpu5"),
+    ),
+    ("not another kind", job(), {"config": ALL, "gpu3": {"gres": "gpu:4"}}, ("gpu1", "gpu4", "gpu5")),
     # Slurm counts the nodes that it still waits for: one more and the reservation would hold gpu1 alone
     (
         "while its last nodes are COMPLETING",
@@ -107,7 +135,7 @@ CHOICES: list[tuple[str, Job, dict[str, Any], tuple[str, ...]]] = [
         {"gpu4": {"state": "IDLE"}},
         ("gpu1", "gpu4"),
     ),
-    ("not an excluded one", job(excluded_nodes=("gpu5",)), {}, ("gpu1", "gpu3", "gpu4")),
+    ("not an excluded one", job(excluded_nodes=("gpu5",)), {"config": ALL}, ("gpu1", "gpu3", "gpu4")),
     ("none idles for a job that cannot start", job(node_count=5), {}, ()),
     ("but with a spare it can", job(node_count=5), {"spares": 1}, ("gpu1", "gpu3", "gpu4", "gpu5")),
     ("or with fewer nodes", job(node_count=5, min_nodes=3), {}, ("gpu1", "gpu3", "gpu4", "gpu5")),
@@ -282,6 +310,7 @@ def test_late(seen: Job) -> None:
 # ---- before the requeue
 
 RUNNING = job(state="RUNNING", nodes=("gpu1", "gpu2", "gpu3"))
+HELD = [Node(f"gpu{i}", "MIXED", gres="gpu:8") for i in (1, 2, 3)]
 KEEPS: list[tuple[str, Job, Front, list[Job], bool]] = [
     ("healthy nodes", RUNNING, CONFIG, [], True),
     ("somebody waits for them", RUNNING, CONFIG, [RUNNING, RIVAL], True),
@@ -291,6 +320,10 @@ KEEPS: list[tuple[str, Job, Front, list[Job], bool]] = [
     ("ends already", replace(RUNNING, flags=frozenset({"COMPLETING"})), CONFIG, [], False),
     ("in somebody's reservation", replace(RUNNING, reservation="theirs"), CONFIG, [], False),
     ("--no-requeue", replace(RUNNING, requeue=False), CONFIG, [], False),
+    ("enough are in front", RUNNING, CONFIG, [RUNNING, RIVAL, ANOTHER, job(33, reservation="ais-33")], False),
+    ("a share of the GPUs", replace(RUNNING, gres_detail=("gpu:4(IDX:0-3)",) * 3), CONFIG, [], False),
+    ("all GPUs", replace(RUNNING, gres_detail=("gpu:8(IDX:0-7)",) * 3), CONFIG, [], True),
+    ("beside another job", RUNNING, CONFIG, [RUNNING, RIVAL, NEIGHBOUR], False),
 ]
 
 
@@ -298,14 +331,26 @@ KEEPS: list[tuple[str, Job, Front, list[Job], bool]] = [
     ("seen", "config", "jobs", "keeps"), [case[1:] for case in KEEPS], ids=[case[0] for case in KEEPS]
 )
 def test_keep_nodes(seen: Job, config: Front, jobs: list[Job], keeps: bool) -> None:
-    slurm = Recorder(seen)
+    slurm = Recorder(seen, nodes=HELD)
     said = front.keep_nodes(slurm, seen, ["gpu2"], config, jobs)
     assert said == ("kept gpu[1,3] for it" if keeps else "")
     assert slurm.done == ([created("gpu[1,3]")] if keeps else [])
 
 
+def test_no_more_are_kept_than_may_be_in_front_also_before_they_are() -> None:
+    """A leaf switch dies: forty agents requeue at once, and no job is in front yet."""
+    kept = [Reservation(f"ais-{number}", ("gpu9",), flags=FLAGS) for number in (101, 102)]
+    slurm = Recorder(RUNNING, reservations=kept, nodes=HELD)
+    assert (front.keep_nodes(slurm, RUNNING, ["gpu2"], CONFIG, [RUNNING, RIVAL]), slurm.done) == ("", [])
+
+
+def test_a_part_of_a_node_without_gpus_is_not_kept() -> None:
+    slurm = Recorder(RUNNING, nodes=[replace(node, gres="", state="MIXED") for node in HELD])
+    assert (front.keep_nodes(slurm, RUNNING, ["gpu2"], CONFIG), slurm.done) == ("", [])
+
+
 def test_a_refusal_does_not_keep_the_requeue_back() -> None:
-    slurm = Recorder(RUNNING, refuse={"create": "overlaps"})
+    slurm = Recorder(RUNNING, refuse={"create": "overlaps"}, nodes=HELD)
     assert front.keep_nodes(slurm, RUNNING, ["gpu2"], CONFIG) == "its healthy nodes could not be kept: overlaps"
 
 
