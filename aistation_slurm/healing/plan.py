@@ -179,7 +179,7 @@ def _judge(seen: Seen, case: Case, spent: int, rules: Healing, now: float) -> Ne
         if now - looked < rules.verify_deadline_s:
             return Next("wait", f"after {last.action} driver or bus could not be asked yet", looked=True, dirty=True)
         return _begin(seen, case, spent, rules, f"after {last.action} driver or bus could not be asked for too long")
-    others = [f for f in seen.findings if f.status is Status.FAIL and _verified(f, rules)]
+    others = [f for f in seen.findings if _unfit(f, case, rules)]
     if others:
         text = "; ".join(f"{f.check} {f.subject} {f.evidence}".strip() for f in others[:3])
         return Next("wait", f"healed, but not fit for service yet: {text}", looked=True, dirty=True)
@@ -216,5 +216,8 @@ def _runs(last: Attempt) -> int:
     return max(1, len(last.target.split())) if last.action == "gpu_reset" else 1
 
 
-def _verified(finding: Finding, rules: Healing) -> bool:
-    return any(fnmatchcase(finding.check, pattern) for pattern in rules.verify)
+def _unfit(finding: Finding, case: Case, rules: Healing) -> bool:
+    """Not fit for service: a fail of what is to be verified, or a warning of the check that drained it (as with a sweep)."""
+    if finding.status is Status.WARN:
+        return finding.check == case.check
+    return finding.status is Status.FAIL and any(fnmatchcase(finding.check, pattern) for pattern in rules.verify)

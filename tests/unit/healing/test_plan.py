@@ -147,6 +147,12 @@ def test_a_node_that_is_healed_but_fails_something_else_stays_and_costs_no_attem
     assert decide(look(OK, SHARED), case(attempt()), 1, rules, NOW).kind == "give_back"
 
 
+def test_a_warning_counts_only_where_it_is_of_the_check_that_drained() -> None:
+    warns = replace(fail(), status=Status.WARN)
+    assert decide(look(OK, warns), case(attempt(), passes=2), 1, RULES, NOW).kind == "wait"
+    assert decide(look(OK, warns), case(attempt(), passes=2, check="gpu.lost"), 1, RULES, NOW).kind == "give_back"
+
+
 @pytest.mark.parametrize("held", ["observe mode", "the mass-drain breaker is open"])
 def test_a_healed_node_is_not_given_back_while_nothing_may_be_done(held: str) -> None:
     assert decide(look(OK, held=held), case(attempt(), passes=2), 1, RULES, NOW).kind == "wait"
