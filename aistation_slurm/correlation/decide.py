@@ -109,7 +109,7 @@ def decide(
     alone: dict[str, int] = {}
     for node in nodes:
         went = node.drained_at is not None and node.drained_at > first
-        going = went or (not node.drained and any(f.since > first and not f.dealt for f in node.found))
+        going = went or (not node.drained and any(_would_go(f, node, shared, first, settle, now) for f in node.found))
         for partition in node.partitions:
             sizes[partition] = sizes.get(partition, 0) + 1
             spent[partition] = spent.get(partition, 0) + went
@@ -148,6 +148,13 @@ def decide(
                 spent[partition] += 1
             drains.append(Drain(node.name, min(ripe, key=lambda f: (f.since, f.check, f.subject))))
     return Decision(tuple(drains), causes, opened, waiting)
+
+
+def _would_go(
+    found: Found, node: NodeView, shared: Mapping[str, Cause], first: float, settle: Settle, now: float
+) -> bool:
+    ripe = node.name in shared or now - found.since >= settle.of(found.check)
+    return ripe and found.since > first and not found.dealt
 
 
 def _age(node: NodeView) -> tuple[float, str]:

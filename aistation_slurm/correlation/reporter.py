@@ -1,7 +1,8 @@
 """A node's agent reports its correlated findings in the node's Comment (:mod:`aistation_slurm.correlation.published`).
 
-Transitions only, at the moment of ``breaker.spread_s`` that the node's name decides, then at most one a minute: a thousand nodes
-with one cause make two requests each, spread, and no more. Better is believed more slowly than worse.
+Transitions only, at the moment of ``breaker.spread_s`` that the node's name decides: a thousand nodes with one cause make two
+requests each, spread, and no more. Better is believed and told more slowly than worse, so that a report follows another by no
+less than a minute on average, and one of a new fault never waits because of one that all was well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ __all__ = ["Reporter", "correlated"]
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 60.0
+WORSE_AGAIN_S = 60.0
+WELL_AFTER_S = 120.0
 RETRY_S = 10.0
 WELL_LOOKS = 3
 
@@ -70,7 +72,8 @@ class Reporter:
         """Of what Slurm shows; None where that is not known, as after a start."""
         self._well = 0
         self._due: Optional[float] = None
-        self._not_before = float("-inf")
+        self._told_at = float("-inf")
+        """When findings were published last."""
         self._moment_s = moment_s(host or platform.node(), config.breaker.spread_s)
         self._said = ""
 
@@ -90,9 +93,11 @@ class Reporter:
             if not self._keys:
                 self._found, self._due = [], None  # gone before anything was said
             return
+        turned = bool(found) != bool(self._found)
         self._found = found
-        if self._due is None and self._config.enforcing(self._config.agent):
-            self._due = max(self._monotonic() + self._moment_s, self._not_before)
+        if (self._due is None or turned) and self._config.enforcing(self._config.agent):
+            pause_s = WORSE_AGAIN_S if found else WELL_AFTER_S
+            self._due = max(self._monotonic() + self._moment_s, self._told_at + pause_s)
 
     def act(self) -> None:
         """The request, if it is time. Never raises for Slurm's sake."""
@@ -131,4 +136,5 @@ class Reporter:
                 self._client.update_node(name, Comment=comment_with(node.comment, segment))
                 log.warning("%s: published %s", name, segment or "that all is well again")
         self._keys, self._said, self._due = keys, "", None
-        self._not_before = self._monotonic() + EVERY_S
+        if found:
+            self._told_at = self._monotonic()

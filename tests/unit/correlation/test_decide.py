@@ -120,6 +120,12 @@ def test_too_many_drains_of_any_kind_open_the_breaker_for_everything() -> None:
     assert later.open == ()
 
 
+def test_reports_that_still_wait_for_others_do_not_open_the_breaker() -> None:
+    fresh = [sick(i * 8, leaf_of(i * 8), NOW - 1) for i in range(2)]
+    decision = decide(cluster(*fresh, size=16), Breaker(least=1), SETTLE, NOW)
+    assert (decision.open, decision.drains) == ((), ())
+
+
 def test_another_partition_goes_on() -> None:
     full = [well(i, "", NOW - 5) for i in range(6)]
     lone = sick(20, "leafx", partition="other")

@@ -106,15 +106,30 @@ def test_a_port_that_only_flickers_is_not_reported(side: Side) -> None:
     assert (side.checks, side.slurm.made("update_node")) == ([], [])
 
 
-def test_well_again_is_said_after_three_looks(side: Side) -> None:
+def test_well_again_is_said_after_three_looks_and_two_minutes(side: Side) -> None:
     side.look(DOWN)
     side.let_pass(SPREAD_S)
+    side.look(looks=3)
+    side.let_pass(100)
+    assert side.checks == ["fabric.port_state"]
+    side.look(DOWN)
     side.look(looks=2)
     side.let_pass(120)
     assert side.checks == ["fabric.port_state"]
     side.look()
     side.let_pass(SPREAD_S)
     assert side.checks == []
+
+
+def test_a_new_fault_does_not_wait_because_all_was_well_a_moment_ago(side: Side) -> None:
+    side.look(DOWN)
+    side.let_pass(130)
+    side.look(looks=3)
+    side.let_pass(SPREAD_S)
+    assert side.checks == []
+    side.look(DOWN)
+    side.let_pass(SPREAD_S)
+    assert side.checks == ["fabric.port_state"]
 
 
 def test_at_most_one_update_a_minute_however_it_flaps(side: Side) -> None:
