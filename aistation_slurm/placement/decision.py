@@ -11,8 +11,7 @@ nodes of the job   leaf switches while a queue counts  otherwise
 ================== ================================== ===================================================================
 up to half of per  one                                one
 up to a leaf       one                                two
-more               on leaves that are three quarters  on leaves that are half full: twice the optimum
-                   full: a third more than the optimum
+more               half as many more as its optimum   on leaves that are half full: twice the optimum
 ================== ================================== ===================================================================
 
 With nobody in the queue, nodes that a job leaves idle help nobody; with a long one they are worth more than short ways. In between
@@ -37,6 +36,8 @@ __all__ = ["Row", "Settings", "decide", "pressure"]
 
 UNLIMITED_PER = 999_999
 """``per`` of a row whose limit does not grow with the job: ``1 + plus`` leaf switches."""
+EXACT = 8
+"""Up to so many leaves each number has its own row."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,14 @@ def _rows(partition: PartitionUse, waiting: Sequence[QueuedJob], settings: Setti
     for switches, group in groupby(range(2, len(soon)), of_one_leaf):
         found = list(group)
         yield Row(partition.name, found[0], found[-1], UNLIMITED_PER, switches - 1, wait_s)
-    filled = max(1, per * 3 // 4 if strict else per // 2)
-    yield from _of_many_leaves(partition.name, sizes, filled, len(soon), wait_s)
+    exact, filled = (EXACT, per * 3 // 4) if strict else (0, per // 2)
+    yield from _of_many_leaves(partition.name, sizes, exact, max(1, filled), len(soon), wait_s)
 
 
-def _of_many_leaves(name: str, sizes: Sequence[int], filled: int, first: int, wait_s: int) -> list[Row]:
-    """Rows of jobs that no leaf can hold, for ``filled`` nodes on each leaf. sizes: of the leaves, largest first.
+def _of_many_leaves(name: str, sizes: Sequence[int], exact: int, filled: int, first: int, wait_s: int) -> list[Row]:
+    """Rows of jobs that no leaf can hold. sizes: of the leaves, largest first; no limit is below what these can give.
 
-    No limit is below what these leaves can give.
+    Jobs of up to ``exact`` leaves get half as many more, larger ones what ``filled`` nodes on each leaf take: one row for all.
     """
     rows: list[Row] = []
     reached = plus = last = 0
@@ -125,6 +126,9 @@ def _of_many_leaves(name: str, sizes: Sequence[int], filled: int, first: int, wa
         least = max(reached + 1, first)  # the smallest job that needs so many leaves
         reached += size
         if reached < least:
+            continue
+        if leaves <= exact:
+            rows.append(Row(name, least, reached, UNLIMITED_PER, leaves + (leaves + 1) // 2 - 1, wait_s))
             continue
         needed = leaves + (-least // filled)  # beyond the leaves that it takes with so many nodes on each
         if not last or needed > plus:

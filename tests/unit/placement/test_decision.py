@@ -46,11 +46,16 @@ def test_nobody_waits_nearly_a_leaf_may_be_two() -> None:
 
 
 def test_a_queue_one_leaf_up_to_its_size() -> None:
-    assert limits(tree(4, 4), queue=asking(4)) == {2: 1, 3: 1, 4: 1, 5: 2, 6: 2, 7: 3, 8: 3}
+    assert limits(tree(4, 4), queue=asking(4)) == {2: 1, 3: 1, 4: 1, 5: 3, 6: 3, 7: 3, 8: 3}
 
 
 def test_a_long_queue_nearly_a_leaf_may_be_two_again() -> None:
     assert limits(tree(4, 4), queue=asking(4, 4)) == limits(tree(4, 4))
+
+
+def test_a_queue_half_as_many_leaves_more_than_the_fewest() -> None:
+    found = limits(tree(*[8] * 16), queue=asking(100))
+    assert [found[n] for n in (8, 9, 16, 17, 24, 32, 64, 72)] == [1, 3, 3, 5, 5, 6, 12, 12]
 
 
 def test_another_partition_s_queue_does_not_count() -> None:
