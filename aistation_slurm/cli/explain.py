@@ -13,7 +13,7 @@ import click
 from aistation_slurm.config import Config, load
 from aistation_slurm.errors import JournalError, SlurmError, SlurmUnavailable
 from aistation_slurm.observe.story import Story, from_journal, from_slurm
-from aistation_slurm.recovery.journal import Journal
+from aistation_slurm.recovery.journal import NEW_JOB, Journal
 from aistation_slurm.slurm import connect
 from aistation_slurm.slurm.client import Job
 
@@ -53,7 +53,9 @@ def _tell(config: Config, name: str) -> Story:
         journal = Journal(Path(config.watchdog.journal), "", read_only=True)
         attempts = journal.attempts(job_id)
         if attempts:
-            return from_journal(job_id, attempts, journal.actions(job_id), journal.incidents(job_id=job_id), present)
+            told = journal.incidents(job_id=job_id)
+            first = max((i for i, row in enumerate(told) if row["kind"] == NEW_JOB), default=0)
+            return from_journal(job_id, attempts, journal.actions(job_id), told[first:], present)
     except JournalError as exc:
         why_not = why_not or str(exc)
     if present is None:

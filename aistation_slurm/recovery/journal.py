@@ -19,9 +19,13 @@ from aistation_slurm.recovery.past import PastAttempt
 from aistation_slurm.slurm import hostlist
 from aistation_slurm.slurm.client import Job
 
-__all__ = ["Journal", "Record"]
+__all__ = ["NEW_JOB", "Journal", "Record"]
 
 EVENTS_KEPT_S = 86400.0
+EARLIER = "~"
+"""In the cluster's name of what an earlier job with the same id left."""
+NEW_JOB = "new_job"
+"""Kind of the incident from which on the id is another job's."""
 SAME_END_S = 2.0
 """An event this much later than the end that was seen already still is of that end."""
 
@@ -118,7 +122,7 @@ class Journal(JournalFile):
                     attempt.ended,
                     job.user_id,
                     job.name[:200],
-                    job.restart_cnt,
+                    max(job.restart_cnt - 1, 0),  # the job has been requeued since
                 ),
             )
             self._note(time, "adopted", text, "", attempt.job_id)
@@ -200,6 +204,35 @@ class Journal(JournalFile):
                 "UPDATE attempts SET state='done' WHERE cluster=? AND job_id=? AND state IN ('running', 'ended')",
                 (self.cluster, job_id),
             )
+
+    def set_aside_earlier_job(self, job: Job, time: float) -> bool:
+        """Where what is known under this id was another job's (slurmctld -c, a new StateSaveLocation), begin afresh.
+
+        SubmitTime alone proves nothing, since it may be set anew by a requeue; but that raises the restart count. So: an attempt
+        that was seen running before this job was submitted, and with no smaller count. True where there was such a job.
+        """
+        if job.submit_time is None:
+            return False
+        old = "cluster=? AND job_id=? AND start_time<?"
+        key = (self.cluster, job.job_id, job.submit_time)
+        with self.transaction():
+            found = self._db.execute(
+                f"SELECT 1 FROM attempts WHERE {old} AND seen=1 AND restart_cnt>=? LIMIT 1",  # noqa: S608
+                (*key, job.restart_cnt),
+            ).fetchone()
+            if found is None:
+                return False
+            # kept for `aistation incidents` and keep_days, under a name that no cluster has
+            for table in ("attempts", "actions"):
+                self._db.execute(
+                    f"UPDATE {table} SET cluster=? WHERE {old}",  # noqa: S608
+                    (f"{self.cluster}{EARLIER}{time:.3f}", *key),
+                )
+            self._db.execute("DELETE FROM exclusions WHERE cluster=? AND job_id=?", (self.cluster, job.job_id))
+            self._note(
+                time, NEW_JOB, "a new job has this id: what was done for the earlier one does not count", "", job.job_id
+            )
+        return True
 
     # ---- actions
 
@@ -347,15 +380,19 @@ class Journal(JournalFile):
         return [dict(row) for row in rows]
 
     def attempts(self, job_id: int) -> list[dict[str, Any]]:
-        """Oldest first."""
+        """Oldest first; not those of an earlier job with this id."""
         with self.translated():
-            rows = self._db.execute("SELECT * FROM attempts WHERE job_id=? ORDER BY start_time", (job_id,)).fetchall()
+            rows = self._db.execute(
+                "SELECT * FROM attempts WHERE job_id=? AND instr(cluster, ?)=0 ORDER BY start_time", (job_id, EARLIER)
+            ).fetchall()
         return [dict(row) for row in rows]
 
     def actions(self, job_id: int) -> list[dict[str, Any]]:
         """Oldest first."""
         with self.translated():
-            rows = self._db.execute("SELECT * FROM actions WHERE job_id=? ORDER BY id", (job_id,)).fetchall()
+            rows = self._db.execute(
+                "SELECT * FROM actions WHERE job_id=? AND instr(cluster, ?)=0 ORDER BY id", (job_id, EARLIER)
+            ).fetchall()
         return [dict(row) for row in rows]
 
 

@@ -93,6 +93,8 @@ class Watchdog:
         self._nodes: dict[str, Node] = {}
         self._noted: set[tuple[int, int]] = set()
         self._told_runs: set[tuple[int, int]] = set()
+        self._known_jobs: set[tuple[int, int]] = set()
+        """Job ids and submit times: which of several jobs with one id this is was looked up."""
         self._completing: dict[int, float] = {}
         self._trouble = ""
         self._next_cleaning = 0.0
@@ -186,6 +188,7 @@ class Watchdog:
         present = {job.job_id for job in jobs}
         self._noted = {key for key in self._noted if key[0] in present}
         self._told_runs = {key for key in self._told_runs if key[0] in present}
+        self._known_jobs = {key for key in self._known_jobs if key[0] in present}
         for job in managed:
             self._step_alone(job)
         self._aside("places", lambda: self._places.poll(jobs, self._nodes, self._waiting(managed)))
@@ -262,6 +265,11 @@ class Watchdog:
 
     def _step(self, job: Job, nodes: Mapping[str, Node]) -> None:
         """Note what is seen of the job, and take its next step where one is due."""
+        submitted = (job.job_id, job.submit_time or 0)
+        if submitted not in self._known_jobs:
+            if self._journal.set_aside_earlier_job(job, self._clock.now()):
+                log.warning("job %s: a new job has the id of an earlier one; its story begins afresh", job.argument)
+            self._known_jobs.add(submitted)
         if job.completing:
             self._completing.setdefault(job.job_id, self._clock.monotonic())
         else:

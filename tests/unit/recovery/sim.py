@@ -68,6 +68,7 @@ class SimJob:
     nodes: list[str] = field(default_factory=list)
     required: list[str] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
+    submit_time: int = 0
     start_time: int = 0
     eligible: float = 0.0
     end_time: int = 0
@@ -125,7 +126,7 @@ class Sim:
     # ---- what happens to the cluster
 
     def submit(self, **fields: Any) -> SimJob:
-        job = SimJob(len(self.jobs) + 100, eligible=self.clock.now(), **fields)
+        job = SimJob(len(self.jobs) + 100, submit_time=int(self.clock.now()), eligible=self.clock.now(), **fields)
         self.jobs[job.job_id] = job
         self.tick()
         return job
@@ -346,6 +347,7 @@ class Sim:
             "required_nodes": hostlist.fold(job.required),
             "excluded_nodes": hostlist.fold(job.excluded),
             "node_count": job.node_count,
+            "submit_time": job.submit_time,
             "start_time": job.start_time + (1 if job.completing else 0),
             "eligible_time": int(job.eligible),
             "end_time": job.end_time,

@@ -383,6 +383,52 @@ def test_a_failure_of_long_ago_is_left_alone(world: World) -> None:
     assert "too long ago to act on" in world.text(job)
 
 
+@pytest.mark.parametrize("restarted_watchdog", [False, True])
+def test_a_new_job_with_an_old_id_begins_afresh(world: World, restarted_watchdog: bool) -> None:
+    """slurmctld -c or a new StateSaveLocation counts job ids from the first again; the journal stays."""
+    world.config = World(world.folder, max_restarts_cap=100).config
+    world.start()
+    first = world.running(node_count=1)
+    for _ in range(2):
+        world.sim.drain(first.nodes[0])
+        count = len(first.starts)
+        world.run_until(lambda: len(first.starts) > count)  # noqa: B023
+        world.run_for(40)
+    assert world.journal is not None
+    assert len(world.journal.past(first.job_id)) == 3
+    del world.sim.jobs[first.job_id]
+    if not restarted_watchdog:
+        world.run_for(40)
+    for node in world.sim.nodes.values():
+        node.flags, node.reason, node.comment = [], "", ""
+    world.start()
+    second = world.running(node_count=1)
+    assert second.job_id == first.job_id
+    world.run_for(40)
+    assert len(world.journal.past(second.job_id)) == 1
+    assert world.journal.exclusions(second.job_id) == {}
+    assert world.kinds(second).count("new_job") == 1
+    world.sim.drain("gpu1")
+    world.run_until(lambda: restarted(second))
+    assert second.comment.startswith("mine [ais: restart 1 away from gpu1")
+    world.start()
+    world.run_for(40)
+    assert world.kinds(second).count("new_job") == 1
+    assert [row["restart_cnt"] for row in world.journal.attempts(second.job_id)] == [0, 1]
+
+
+def test_a_requeue_that_sets_the_submit_time_anew_is_no_new_job(world: World) -> None:
+    job = world.running(node_count=1)
+    world.sim.drain("gpu1")
+    world.run_until(lambda: restarted(job))
+    job.submit_time = int(world.clock.now())
+    job.start_time += 1
+    world.run_for(40)
+    world.start()
+    world.run_for(40)
+    assert "new_job" not in world.kinds(job)
+
+
 def test_a_node_that_cannot_end_its_processes_is_given_up(world: World) -> None:
     job = world.running(node_count=1)
     world.sim.drain("gpu1")
