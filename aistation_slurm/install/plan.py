@@ -74,11 +74,10 @@ def plan(settings: Settings) -> list[Planned]:
     wrappers = {}
     for key, site in settings.chains.items():
         template, role = CHAINS[key]
-        if not settings.has(role):
-            continue
-        made = Planned(f"etc/aistation/wrappers/{template}", _wrapper(settings, key, template, site), 0o755)
-        wrappers[key] = f"/{made.path}"
-        found.append(made)
+        path = f"etc/aistation/wrappers/{template}"
+        wrappers[key] = f"/{path}"  # in slurm.conf, which all hosts share, whatever this one is
+        if settings.has(role):
+            found.append(Planned(path, _wrapper(settings, key, template, site), 0o755))
     slurm_dir = settings.slurm_dir.lstrip("/")
     found.append(Planned(f"{slurm_dir}/aistation.conf", slurm_conf(settings.prefix, wrappers, settings.chains)))
     found.append(Planned(f"{slurm_dir}/plugstack.aistation.conf", plugstack_line(settings.prefix)))
