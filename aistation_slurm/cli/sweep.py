@@ -135,7 +135,8 @@ def _sweep(
         if act:
             deeds += actor.drain(answers, targets)
         if back:
-            deeds += actor.give_back(targets)
+            gone = {deed.node for deed in deeds}
+            deeds += actor.give_back([target for target in targets if target.name not in gone])
     groups = gather(answers)
     if as_json:
         click.echo(json.dumps(_json(answers, groups, skipped, deeds, config, nodes is not None), indent=2))

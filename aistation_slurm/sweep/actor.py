@@ -26,6 +26,7 @@ from aistation_slurm.sweep.targets import Target
 __all__ = ["Actor", "Deed"]
 
 MINUTE_S = 60.0
+RESPONDS_S = 60.0
 CHECK = ("check", "--json")
 ACT = ("check", "--act", "--json")
 FULL = ("check", "--profile", "full", "--json")
@@ -186,16 +187,24 @@ class Actor:
             result = resume_node(self.client, name, reason, self.config.node.state_dir)
             if result.outcome is not Outcome.RESUMED:
                 return Deed("not returned", name, f"left alone: the reason was changed meanwhile: {result.reason}")
-            after = self._look(name)
+            after = self._settled(name)
         except SlurmError as exc:
             return Deed("not returned", name, f"whether it is back is not known: {exc}")
         if after.drained:
             return Deed("not returned", name, f"drained again in the same moment: {after.reason}")
         if not after.responding:
-            return Deed(
-                "not returned", name, f"the drain is gone, but Slurm shows it {after.state}: is slurmd running?"
-            )
+            shown = "+".join([after.state, *sorted(after.flags)])
+            return Deed("not returned", name, f"the drain is gone, but Slurm shows it {shown}: is slurmd running?")
         return Deed("returned", name, f"{self.config.sweep.passes} passes; its drain was {reason}")
+
+    def _settled(self, name: str) -> Node:
+        """The node after it was resumed. One that was DOWN is NOT_RESPONDING until slurmctld has heard its slurmd again."""
+        deadline = self.monotonic() + RESPONDS_S
+        node = self._look(name)
+        while not node.drained and not node.responding and self.monotonic() < deadline:
+            self.sleep(1.0)
+            node = self._look(name)
+        return node
 
     def _look(self, name: str) -> Node:
         found = next((node for node in self.client.nodes([name]) if node.name == name), None)

@@ -60,9 +60,14 @@ def without_agents(cluster: Cluster) -> Iterator[None]:
 
 
 def ready(cluster: Cluster, name: str) -> None:
-    """Without its agent, and where on-node finds it: the pid of its init in the controller's PID namespace."""
+    """Without its agent, and known to on-node."""
     if f"agent.{name}" in cluster._services:
         cluster.stop_agent(name)
+    reach(cluster, name)
+
+
+def reach(cluster: Cluster, name: str) -> None:
+    """Where on-node finds it: the pid of its init in the controller's PID namespace."""
     status = Path(f"/proc/{cluster.host(name).pid}/status").read_text(encoding="ascii")
     pids = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
     (cluster.dir / "shared/init" / name).write_text(pids[2], encoding="ascii")
@@ -178,7 +183,9 @@ def test_return_to_service_wants_a_boot_passes_and_our_own_reason(cluster: Clust
     assert "was changed since" in page["actions"][1]["text"]
     cluster.kill_node("gpu1")
     cluster.start_node("gpu1")
-    ready(cluster, "gpu1")
+    if "agent.gpu1" not in cluster._services:
+        cluster.start_agent("gpu1")  # it must not take what the sweep does for somebody's argument
+    reach(cluster, "gpu1")
     dry = ("gpu1", "--return-to-service", "--dry-run")
     cluster.wait_for(lambda: kinds(sweep(cluster, *dry)[1]) == {"gpu1": "would return"}, 120, "gpu1 registers", 2.0)
     assert cluster.node("gpu1")["reason"] == reason
@@ -188,6 +195,7 @@ def test_return_to_service_wants_a_boot_passes_and_our_own_reason(cluster: Clust
     assert cluster.node("gpu3")["reason"] == "memory test, bob"
     job = cluster.submit("srun hostname", "--nodes=1", "--gpus-per-node=8", "--nodelist=gpu1", user="alice")
     cluster.wait_job(job, "COMPLETED")
+    assert not cluster.node("gpu1")["flags"]
 
 
 def test_a_node_with_a_job_or_a_fault_is_not_given_back(cluster: Cluster) -> None:
@@ -197,7 +205,7 @@ def test_a_node_with_a_job_or_a_fault_is_not_given_back(cluster: Cluster) -> Non
     drain_by_sweep(cluster, "gpu1")
     _, page, _ = sweep(cluster, "gpu1", "--return-to-service")
     assert "not empty" in page["actions"][0]["text"]
-    assert cluster.job(job)["state"] == "RUNNING"  # type: ignore[index]
+    cluster.wait_job(job, "RUNNING", timeout=5)
     cluster.run(["scancel", str(job)])
     cluster.wait_for(lambda: cluster.node("gpu1")["state"] == "IDLE", 60, "gpu1 is empty")
     _, page, _ = sweep(cluster, "gpu1", "--return-to-service")
