@@ -13,12 +13,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from aistation_slurm import config
 from aistation_slurm.cli.screen import console
-from aistation_slurm.placement.decision import Settings
+from aistation_slurm.placement.publisher import settings_of
 from aistation_slurm.placement.simulation import synthetic, traces
 from aistation_slurm.placement.simulation.charts import picture
 from aistation_slurm.placement.simulation.engine import Scheduler, TraceJob
-from aistation_slurm.placement.simulation.figures import CROSSING
 from aistation_slurm.placement.simulation.machine import Machine
 from aistation_slurm.placement.simulation.policy import POLICIES, make_policy
 from aistation_slurm.placement.simulation.report import as_json, tables
@@ -27,6 +27,9 @@ from aistation_slurm.topology import sources, write
 from aistation_slurm.topology.model import Topology
 
 __all__ = ["command"]
+
+UNCUT_S = 604_800
+"""The simulated slurmctld has a max_switch_wait that cuts nothing."""
 
 
 @click.command("simulate")
@@ -92,14 +95,9 @@ __all__ = ["command"]
 @click.option(
     "--refresh", type=click.FloatRange(0.1), default=30.0, show_default=True, help="AIStation's poll interval, s."
 )
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="aistation.toml to use.")
 @click.option("--busy-at", type=click.FloatRange(0), help="Instead of placement.busy_at.")
-@click.option(
-    "--crossing",
-    type=click.FloatRange(0, 1000),
-    default=100 * CROSSING,
-    show_default=True,
-    help="Slow-down in % of a job whose every edge crosses leaves without need.",
-)
+@click.option("--crossing", type=click.FloatRange(0, 1000), help="Percent, instead of placement.crossing_percent.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="PATH", help="Draw the figures into this SVG file.")
 @click.option("--json", "as_json_", is_flag=True, help="Print JSON.")
 def command(
@@ -118,8 +116,9 @@ def command(
     bf_resolution: float,
     turnover: float,
     refresh: float,
+    config_path: Optional[Path],
     busy_at: Optional[float],
-    crossing: float,
+    crossing: Optional[float],
     svg: Optional[Path],
     as_json_: bool,
 ) -> None:
@@ -140,9 +139,13 @@ def command(
     machine = Machine(sources.load(topology_file).topology if topology_file is not None else _fabric(fabric))
     if not machine.nodes:
         raise click.UsageError("the topology has no leaf switch with nodes")
-    settings = Settings() if busy_at is None else Settings(busy_at=busy_at)
+    wanted = config.load(config_path)
+    settings = settings_of(wanted, UNCUT_S)
+    if busy_at is not None:
+        settings = replace(settings, busy_at=busy_at)
+    slowed = (wanted.placement.crossing_percent if crossing is None else crossing) / 100
     scheduler = Scheduler(bf_interval_s=bf_interval, bf_resolution_s=bf_resolution, turnover_s=turnover)
-    conditions = Conditions(machine, scheduler, settings, refresh, crossing / 100)
+    conditions = Conditions(machine, scheduler, settings, refresh, slowed)
     chosen = tuple(dict.fromkeys(policies or ("none", "tree", "aistation")))
     for name in chosen:
         try:
@@ -162,7 +165,7 @@ def command(
         click.echo(f"wrote {svg}", err=True)
     if as_json_:
         shown = [as_json(one, load=load) for (load, _), (_, one) in zip(by_load, studies)]
-        about: dict[str, Any] = {"nodes": len(machine.nodes), "leaves": list(machine.sizes), "crossing": crossing / 100}
+        about: dict[str, Any] = {"nodes": len(machine.nodes), "leaves": list(machine.sizes), "crossing": slowed}
         click.echo(json.dumps({**about, "studies": shown}, indent=2))
         return
     out = console()

@@ -32,3 +32,9 @@ class Placement(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     busy_at: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     """From a queue that asks for so many times a partition's nodes, jobs of nearly a leaf may have two: more of it favours few leaf
     switches, less of it short waits."""
+    quiet_below: Annotated[float, msgspec.Meta(ge=0)] = 0.15
+    """Below a queue that asks for so many times a partition's nodes, jobs of nearly a leaf may have two as well: nobody else would
+    use what they leave free. Limits are strict from here to ``busy_at``."""
+    crossing_percent: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 15.0
+    """How much longer a job runs whose every edge crosses leaf switches without need, for the node-seconds of ``aistation placement
+    simulate`` (Dong et al., HPCA 2025: about 15 % for training with a moderate share of communication)."""

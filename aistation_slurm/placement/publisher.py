@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -158,4 +157,9 @@ def settings_of(config: Config, switch_wait_s: int) -> Settings:
     """The decision's settings: no wait beyond what slurmctld grants."""
     most = min(config.placement.wait_max_s, float(switch_wait_s))
     usual = Settings()
-    return replace(usual, busy_at=config.placement.busy_at, wait_min_s=min(usual.wait_min_s, most), wait_max_s=most)
+    return Settings(
+        quiet_below=config.placement.quiet_below,
+        busy_at=config.placement.busy_at,
+        wait_min_s=min(usual.wait_min_s, most),
+        wait_max_s=most,
+    )
