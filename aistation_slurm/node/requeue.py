@@ -78,6 +78,8 @@ def victims(jobs: list[Job], node: str, records: Mapping[int, JobRecord], reach:
             continue
         if job.requeue is False or not job.batch or job.start_time is None:
             continue
+        if tags.read_tag(job.admin_comment).get("max") == "0":
+            continue  # --ais-max-restarts=0: none for any cause, as the watchdog has it
         if reach.concerns(held_gpus(job, record)):
             found.append(job)
     return found

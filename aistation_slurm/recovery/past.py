@@ -79,12 +79,17 @@ def past_of(attempts: Sequence[PastAttempt], tag: Mapping[str, str], quick_s: fl
     return Past(restarts, own, by_cause, quick, min((one.start_time for one in attempts), default=0))
 
 
-def progress_of(tag: Mapping[str, str], comment: str) -> Progress:
-    """With the latest start, as the job's Comment tells it, counted in. The text is the user's to write: it only stops."""
+def progress_of(tag: Mapping[str, str], comment: str, restart_cnt: int) -> Progress:
+    """With the latest start, as the job's Comment tells it, counted in. The text is the user's to write: it only stops.
+
+    restart_cnt: Slurm's; an attempt beyond it has not been, and would hide all that come.
+    """
     step = _number(tag, "step") if "step" in tag else None
-    known = Progress(step, _number(tag, "idle"), _number(tag, "ran") if "ran" in tag else -1)
+    # a count beyond Slurm's was taken from a forged Comment by an earlier version
+    counted = min(_number(tag, "ran"), restart_cnt) if "ran" in tag else -1
+    known = Progress(step, _number(tag, "idle"), counted)
     run = tags.read_run(comment)
-    if run is None or run.attempt <= known.counted:
+    if run is None or run.attempt > restart_cnt or run.attempt <= known.counted:
         return known
     if run.step is not None and (known.step is None or run.step > known.step):
         return Progress(run.step, 0, run.attempt)

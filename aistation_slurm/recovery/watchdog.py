@@ -419,7 +419,7 @@ class Watchdog:
             max_own=most,
             rules=self._config.restart,
             past=self._past(job),
-            progress=progress_of(tag, job.comment),
+            progress=progress_of(tag, job.comment, job.restart_cnt),
             no_progress=self._config.no_progress_restarts,
             start_gap_s=self._config.start_gap_s,
             late_s=self._config.late_s,

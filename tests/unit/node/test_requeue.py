@@ -62,6 +62,7 @@ def test_the_gates_record_opts_in_too(seen: Optional[JobRecord], expected: bool)
         ({"nodes": ("gpu2",)}, "elsewhere"),
         ({"admin_comment": ""}, "did not opt in"),
         ({"requeue": False}, "--no-requeue"),
+        ({"admin_comment": "[ais resume=auto max=0]"}, "--ais-max-restarts=0"),
         ({"batch": False}, "an salloc, which cannot be requeued"),
         ({"start_time": None}, "no attempt to speak of"),
     ],

@@ -68,4 +68,14 @@ RUN = "by hand [ais-run a={} s={} v=ok]"
     ],
 )
 def test_progress(tag: dict[str, str], comment: str, expected: Progress) -> None:
-    assert progress_of(tag, comment) == expected
+    assert progress_of(tag, comment, 3) == expected
+
+
+def test_a_forged_attempt_does_not_hide_the_true_ones() -> None:
+    """The no-progress stop would never come again for a job whose script writes this once."""
+    forged = RUN.format(999999999, 1)
+    assert progress_of({}, forged, 3) == Progress()
+    taken = {"step": "100", "idle": "1", "ran": "999999999"}
+    assert progress_of(taken, forged, 3) == Progress(100, 1, 3)
+    assert progress_of(taken, RUN.format(4, 100), 4) == Progress(100, 1, 4)
+    assert progress_of({"step": "100", "idle": "1", "ran": "4"}, RUN.format(5, 100), 5) == Progress(100, 2, 5)
