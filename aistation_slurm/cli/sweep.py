@@ -231,7 +231,7 @@ def _print(
         if target.node is not None and target.node.drained:
             drained.setdefault(target.node.reason or "no reason", []).append(target.name)
     for reason, names in drained.items():
-        console.print(Text(f"drained: {hostlist.fold(names)}: {reason}"))
+        console.print(Text(f"drained before: {hostlist.fold(names)}: {reason}"))
     for why in dict.fromkeys(skipped.values()):
         names = [name for name, text in skipped.items() if text == why]
         console.print(Text(f"skipped: {hostlist.fold(names)}: {why}"))
