@@ -9,6 +9,7 @@ import socket
 import time
 from pathlib import Path
 
+from aistation_slurm.config import chosen_path
 from aistation_slurm.doctor import scontrol
 from aistation_slurm.doctor.conf_file import names_of
 from aistation_slurm.doctor.files import look_at
@@ -141,6 +142,10 @@ def _files(site: Site, host: Host) -> dict[str, FileFact]:
     if host.controller:
         spool = site.config.watchdog.spool_dir
         found[spool] = look_at(spool, (0, slurm_uid))
+    # what root reads or runs besides: its settings (commands of healing), the site's checks, the programs themselves
+    found[str(chosen_path()[0])] = look_at(str(chosen_path()[0]))
     if host.node:
+        found[site.config.check.plugins_dir] = look_at(site.config.check.plugins_dir)
+        found[site.prefix] = look_at(site.prefix)
         found[site.config.node.gres_conf] = look_at(site.config.node.gres_conf, (0, slurm_uid))
     return found

@@ -9,6 +9,8 @@ from aistation_slurm.doctor.model import FileFact, Item, Severity, Site
 
 __all__ = ["judge"]
 
+_HANGS = "when that hangs, so does every start and end of a job on every node, in a state that no signal ends"
+
 
 def judge(site: Site) -> Iterator[Item]:
     host = site.host
@@ -23,6 +25,16 @@ def judge(site: Site) -> Iterator[Item]:
             if fact is not None and path not in seen:
                 seen.add(path)
                 yield from _script(site, key, fact, root)
+    programs = host.files.get(site.prefix)
+    if programs is not None and programs.network:
+        yield Item(
+            "files.network",
+            Severity.ERROR,
+            f"AIStation is installed in {programs.path}, which lies on {programs.network}, a network file system",
+            _HANGS,
+            "install it on a disk of each node",
+            programs.path,
+        )
     spool = host.files.get(site.config.watchdog.spool_dir)
     if spool is not None and not spool.exists:
         yield Item(
@@ -81,7 +93,7 @@ def _script(site: Site, key: str, fact: FileFact, root: bool) -> Iterator[Item]:
             "files.network",
             severity,
             f"{key}={fact.path} lies on {fact.network}, a network file system",
-            "when that hangs, so does every start and end of a job on every node, in a state that no signal ends",
+            _HANGS,
             "install it on a disk of each node",
             file,
             line,

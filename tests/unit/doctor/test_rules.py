@@ -231,6 +231,7 @@ def test_no_false_advice(changes: Mapping[str, Optional[str]], release: tuple[in
 
 PROLOG = f"{PREFIX}/prolog/aistation-prolog"
 SPANK = f"{PREFIX}/slurm_plugins/spank_aistation.so"
+TOML = "/etc/aistation/aistation.toml"
 Facts = Mapping[str, FileFact]
 
 
@@ -251,6 +252,13 @@ Facts = Mapping[str, FileFact]
             "node",
             {PROLOG: FileFact(PROLOG, True, interpreter="/usr/bin/python3", interpreter_exists=False)},
             "files.interpreter",
+            Severity.ERROR,
+        ),
+        ("node", {PREFIX: FileFact(PREFIX, True, network="lustre")}, "files.network", Severity.ERROR),
+        (
+            "node",
+            {TOML: FileFact(TOML, True, loose=f"{TOML} is writable for its group")},
+            "files.writable",
             Severity.ERROR,
         ),
         ("node", {SPANK: FileFact(SPANK, False)}, "spank.file", WARNING),
