@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aistation_slurm.placement.decision import Row, Settings, decide
@@ -108,6 +108,7 @@ def test_one_changed_node_is_as_good_as_building_anew() -> None:
     assert whole.with_nodes([changed]).partitions == Occupancy.of(topology, members, {"n1-2": changed}).partitions
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=12), st.booleans())
 def test_every_size_has_a_limit_that_the_leaves_can_give(sizes: list[int], crowded: bool) -> None:
     topology = tree(*sizes)
