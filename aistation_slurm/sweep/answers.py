@@ -88,7 +88,8 @@ def unknown(name: str, check: str, why: str) -> NodeAnswer:
 
 def plain(text: str) -> str:
     """On one line, without what a terminal would obey."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    clean = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(clean.split())
 
 
 def _same(said: str, target: Target) -> bool:
