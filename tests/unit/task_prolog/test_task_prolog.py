@@ -120,7 +120,7 @@ def test_it_leaves_at_once_without_starting_a_process(installation: Installation
     assert installation.helpers() == []
 
 
-@pytest.mark.parametrize("step", ["", "4294967291"])
+@pytest.mark.parametrize("step", ["", "4294967291", "-5"])
 def test_a_batch_script_has_no_step_id_or_slurms_own_number(installation: Installation, step: str) -> None:
     assert "hello" in installation.start(SLURM_STEP_ID=step).stdout
 
