@@ -22,6 +22,7 @@ job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,du
 1425511,uXBbc,vcJkd,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-10 04:55:09,36848,0
 1425512,uVMrF,vchbv,16,16,2,FAILED,2020-06-09 18:41:27,2020-06-09 18:41:27,2020-06-09 18:45:36,249,0
 1425513,uVMrF,vchbv,8,16,1,FAILED,2020-06-09 18:42:27,2020-06-09 18:42:27,2020-06-09 18:42:27,0,0
+1425514,uVMrF,vchbv,8,16,1,CANCELLED,2020-06-09 18:42:28,,,,
 """
 ACME = """\
 job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time
@@ -68,7 +69,7 @@ CASES = {
         [(0.0, 4, 600.0, 3600.0), (300.0, 1, 30.0, 60.0)],
         {"that are steps": 1, "that did not run to an end": 1},
     ),
-    "helios": (HELIOS, [(0.0, 2, 249.0, 540.0)], {"of less than a node": 1, "that did not run": 1}),
+    "helios": (HELIOS, [(0.0, 2, 249.0, 540.0)], {"of less than a node": 1, "that did not run": 2}),
     "acme": (ACME, [(0.0, 8, 18.0, 60.0), (60.0, 1, 117.0, 240.0)], {}),
     "alibaba": (
         ALIBABA,
@@ -100,7 +101,7 @@ BAD = {
         r"^file:3: submit_time is 'yesterday', expected a time",
     ),
     "a column": (HELIOS.replace("node_num", "nodes"), r"^file:1: no column node_num; there are: job_id, user"),
-    "a line cut short": (HELIOS + "1425599,u,vc,8\n", r"^file:5: 4 fields, expected 12$"),
+    "a line cut short": (HELIOS + "1425599,u,vc,8\n", r"^file:6: 4 fields, expected 12$"),
     "a negative run time": (
         HELIOS.replace(",249,", ",-249,"),
         r"^file:3: duration is '-249', expected a number from 0 on$",

@@ -39,10 +39,10 @@ def read(text: str, source: str, gpus_per_node: int) -> Loaded:
     named = text.lstrip("\ufeff").startswith("job_name")
     jobs: dict[str, _Job] = {}
     for row in rows(text, source, COLUMNS, header=() if named else COLUMNS):
-        if not row.text("plan_gpu") or not row.text("inst_num"):
+        if not row.known("plan_gpu", "inst_num"):
             found.left_out["(tasks) without a GPU"] += 1
             continue
-        if not row.text("start_time") or not row.text("end_time") or row.text("status") in ("Running", "Waiting"):
+        if not row.known("start_time", "end_time") or row.text("status") in ("Running", "Waiting"):
             found.left_out["(tasks) that did not run to an end"] += 1
             continue
         start, end = row.number("start_time"), row.number("end_time")

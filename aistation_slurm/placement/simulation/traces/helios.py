@@ -17,6 +17,9 @@ def read(text: str, source: str, gpus_per_node: int) -> Loaded:
     """Jobs of less than a node are left out: the simulator knows whole nodes."""
     found = Collector(source)
     for row in rows(text, source, COLUMNS):
+        if not row.known("duration", "gpu_num", "node_num"):
+            found.left_out["that did not run"] += 1
+            continue
         submit = row.time("submit_time")
         nodes = whole_nodes(row.number("gpu_num"), row.number("node_num"), gpus_per_node)
         if not nodes:

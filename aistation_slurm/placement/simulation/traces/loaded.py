@@ -16,6 +16,7 @@ from aistation_slurm.placement.simulation.engine import TraceJob
 
 __all__ = ["Collector", "Loaded", "Row", "TraceError", "rows", "whole_nodes"]
 
+UNKNOWN = frozenset({"", "Unknown", "None", "N/A", "NaT", "nan", "NaN"})
 UNKNOWN_LIMIT = 2.0
 """Time limits are not in most public traces: this times the run time, up to whole minutes, is taken."""
 
@@ -66,6 +67,10 @@ class Row:
     def text(self, name: str) -> str:
         return (self.values.get(name) or "").strip()
 
+    def known(self, *names: str) -> bool:
+        """False where one of them is empty or says that it is not known."""
+        return all(self.text(name) not in UNKNOWN for name in names)
+
     def number(self, name: str) -> float:
         text = self.text(name)
         try:
@@ -79,7 +84,7 @@ class Row:
     def time(self, name: str) -> Optional[float]:
         """Unix seconds of ``2020-06-09 18:41:01``, with ``T`` or an offset too (else UTC); None where it is empty or unknown."""
         text = self.text(name)
-        if text in ("", "Unknown", "None", "N/A", "NaT", "nan"):
+        if text in UNKNOWN:
             return None
         try:
             found = datetime.fromisoformat(text.replace("Z", "+00:00"))
