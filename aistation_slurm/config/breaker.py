@@ -28,7 +28,7 @@ class Breaker(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """As many nodes of one leaf switch (or with one rail, mount or service in common) have one cause; none is drained."""
     together_s: Seconds = 300.0
     """Findings that began within this time of each other belong together: a switch takes minutes to boot."""
-    spread_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 5.0
+    spread_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 10.0
     """Nodes publish a finding at a moment of this span that their name decides: no storm of requests."""
     settle_s: Optional[Annotated[float, msgspec.Meta(ge=0, le=3600)]] = None
     """A published finding waits this long for others before its node is drained. Unset: until every other node that has the

@@ -19,7 +19,8 @@ __all__ = ["Cause", "Decision", "Drain", "Found", "NodeView", "OpenPartition", "
 class Found(NamedTuple):
     """One reported finding. since: unix seconds at which it became known.
 
-    dealt: its node was drained with it reported and given back by somebody, who is not argued with.
+    dealt: its node was drained with it reported and given back by somebody, who is not argued with. held: it was not alone a
+    while ago, and its node may be the last to notice that all is well again.
     """
 
     check: str
@@ -27,6 +28,7 @@ class Found(NamedTuple):
     evidence: str
     since: float
     dealt: bool = False
+    held: bool = False
 
 
 class NodeView(NamedTuple):
@@ -126,7 +128,7 @@ def decide(
     drains: list[Drain] = []
     waiting: dict[str, str] = {}
     for node in sorted(nodes, key=_age):
-        new = [found for found in node.found if not found.dealt]
+        new = [found for found in node.found if not found.dealt and not found.held]
         if not new or node.drained or not node.candidate:
             continue
         ripe = [found for found in new if now - found.since >= settle.of(found.check)]
@@ -154,7 +156,7 @@ def _would_go(
     found: Found, node: NodeView, shared: Mapping[str, Cause], first: float, settle: Settle, now: float
 ) -> bool:
     ripe = node.name in shared or now - found.since >= settle.of(found.check)
-    return ripe and found.since > first and not found.dealt
+    return ripe and found.since > first and not found.dealt and not found.held
 
 
 def _age(node: NodeView) -> tuple[float, str]:

@@ -53,6 +53,8 @@ class Judge:
         self._next = float("-inf")
         self._seen: Optional[dict[Token, float]] = None
         self._dealt: set[Token] = set()
+        self._held: dict[Token, float] = {}
+        """What was not alone -> monotonic time until which it is not judged alone: nodes of one cause get well one by one."""
         self._drains: list[float] = []
         self._causes: dict[str, tuple[int, int]] = {}
         """Where -> number of nodes told of, number at the last look."""
@@ -87,9 +89,11 @@ class Judge:
         assert self._seen is not None
         reported = any(tokens(node) for node in nodes)
         leaf_of = self._leaves(len(nodes), self._clock.monotonic()) if reported else {}
-        seen = views(nodes, leaf_of, self._settings, now, self._seen, self._dealt)
+        held = {token for token, until in self._held.items() if until > self._clock.monotonic()}
+        seen = views(nodes, leaf_of, self._settings, now, self._seen, self._dealt, held)
         self._drains = [time for time in self._drains if now - MINUTE_S < time <= now]
         decision = decide(seen, self._settings, settle_of(self._config), now, len(self._drains))
+        self._hold({name for cause in decision.causes for name in cause.nodes})
         sizes: dict[str, int] = {}
         for view in seen:
             sizes[view.leaf] = sizes.get(view.leaf, 0) + 1
@@ -118,6 +122,15 @@ class Judge:
                 if node.drained:
                     self._dealt.add(token)
         self._would &= self._seen.keys()
+        self._held = {token: until for token, until in self._held.items() if token in self._seen}
+        if first:
+            # what the watchdog before this one knew of them is lost
+            settle = settle_of(self._config)
+            self._hold({t.node for t, since in self._seen.items() if now - since >= settle.of(t.check)})
+
+    def _hold(self, names: set[str]) -> None:
+        until = self._clock.monotonic() + self._settings.together_s
+        self._held.update({token: until for token in self._seen or () if token.node in names})
 
     def _drained_before(self, now: float) -> set[Token]:
         found = set()

@@ -129,8 +129,9 @@ class Reporter:
             there = shown(node.comment)
             keys = frozenset((f.check, f.subject) for f in found)
             same = frozenset((p.check, p.subject) for p in there) & keys
-            # of what stays, the time at which it began stays too
-            since = there[0].since if same else int(self._clock())
+            # of what stays, the time at which it began stays too; what was reported before a boot is nobody's word any more
+            stays = same and there[0].since >= (node.boot_time or 0)
+            since = there[0].since if stays else int(self._clock())
             segment = render([(f.check, f.subject, f.evidence) for f in found], since)
             if (segment_of(node.comment) or "") != segment:
                 self._client.update_node(name, Comment=comment_with(node.comment, segment))

@@ -54,16 +54,20 @@ def views(
     now: float,
     seen: Optional[Mapping[Token, float]] = None,
     dealt: AbstractSet[Token] = frozenset(),
+    held: AbstractSet[Token] = frozenset(),
 ) -> list[NodeView]:
-    """seen: when each was first seen here, for those whose node's own clock is not to be relied on."""
+    """seen: when each was first seen here, for those whose node's own clock is not to be relied on. What a node reported before
+    it booted is not believed.
+    """
     made = []
     for node in nodes:
         found = []
         for published, token in zip(shown(node.comment), tokens(node)):
-            if not _watched(published.check, settings):
+            if not _watched(published.check, settings) or published.since < (node.boot_time or 0):
                 continue
             since = (seen or {}).get(token, min(float(published.since), now))
-            found.append(Found(published.check, published.subject, published.evidence, since, token in dealt))
+            told = (published.check, published.subject, published.evidence)
+            found.append(Found(*told, since, token in dealt, token in held))
         ours = node.drained and is_our_reason(node.reason)
         drained_at = float(now if node.reason_time is None else node.reason_time) if ours else None
         if drained_at is not None:

@@ -70,14 +70,17 @@ def read_neighbours(text: str) -> list[Neighbour]:
 def why_not_alone(nodes: Iterable[Neighbour], own: str, check: str, state: NodeState, now: float) -> str:
     """Why this node is not drained for ``check``: others have the like, or too many were drained already; "" where it is.
 
-    The like: of the same family (``fabric``, ``host``), reported or drained for within ``breaker.window_s``.
+    The like: of the same family (``fabric``, ``host``), reported or drained for within ``breaker.window_s`` of the time since
+    which this node reports it; a leaf that is down for a week stays one cause.
     """
     nodes = list(nodes)
     family = check.partition(".")[0] + "."
     first = now - state.window_s
     mine = next((node.partitions for node in nodes if node.name == own), frozenset())
+    reports = [p.since for node in nodes if node.name == own for p in shown(node.comment) if p.check.startswith(family)]
+    began = float(min(reports, default=now))
     others = [node for node in nodes if node.name != own]
-    like = [node for node in others if _reports(node, family, first) or _drained_for(node, f"ais:{family}", first)]
+    like = [node for node in others if _has_like(node, family, began, state.window_s)]
     if len(like) + 1 >= state.together:
         names = ", ".join(sorted(node.name for node in like)[:4])
         return f"{len(like)} other nodes ({names}{', ...' if len(like) > 4 else ''}) have {family}* as well: one cause"
@@ -90,8 +93,10 @@ def why_not_alone(nodes: Iterable[Neighbour], own: str, check: str, state: NodeS
     return ""
 
 
-def _reports(node: Neighbour, family: str, first: float) -> bool:
-    return any(p.check.startswith(family) and p.since > first for p in shown(node.comment))
+def _has_like(node: Neighbour, family: str, began: float, span_s: float) -> bool:
+    if node.reason.startswith(f"ais:{family}") and abs(node.since - began) <= span_s:
+        return True
+    return any(p.check.startswith(family) and abs(p.since - began) <= span_s for p in shown(node.comment))
 
 
 def _drained_for(node: Neighbour, prefix: str, first: float) -> bool:

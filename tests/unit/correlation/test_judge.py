@@ -134,6 +134,38 @@ def test_a_leaf_is_named_once_and_its_end_too(room: Room) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
+def test_the_last_nodes_of_a_leaf_to_get_well_are_not_drained(room: Room, restart: bool) -> None:
+    for i in range(8, 16):
+        room.slurm.report(i)
+    room.run_for(60)
+    for i in range(8, 16):
+        room.slurm.take_back(i)
+        if restart and i == 13:
+            room.start()
+        room.run_for(30)
+    assert room.slurm.made("drain") == []
+
+
+def test_one_that_stays_sick_after_its_leaf_is_well_is_drained_in_the_end(room: Room) -> None:
+    for i in range(8, 16):
+        room.slurm.report(i)
+    room.run_for(60)
+    for i in range(9, 16):
+        room.slurm.take_back(i)
+    room.run_for(room.config.breaker.together_s + 30)
+    assert room.slurm.drained == ["gpu8"]
+
+
+def test_what_was_reported_before_a_boot_is_not_believed(room: Room) -> None:
+    room.run_for(30)
+    room.slurm.report(3)
+    node = room.slurm.by_name["gpu3"]
+    room.slurm.by_name["gpu3"] = replace(node, boot_time=int(room.clock.now()) + 5)
+    room.run_for(600)
+    assert room.slurm.made("drain") == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
 def test_whoever_gives_the_node_back_is_not_argued_with(room: Room, restart: bool) -> None:
     room.slurm.report(3)
     room.run_for(60)
@@ -190,6 +222,7 @@ def test_a_new_watchdog_closes_what_the_old_one_opened(room: Room) -> None:
 
 
 def test_a_silent_controller_is_waited_for(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    room.run_for(30)
     room.slurm.report(3)
     room.slurm.down = True
     room.run_for(600)

@@ -66,6 +66,11 @@ def test_what_is_old_or_of_another_kind_does_not_count() -> None:
     assert why(*old, *gpus, *WELL) == ""
 
 
+def test_a_leaf_that_is_down_for_a_week_stays_one_cause() -> None:
+    text = reported("gpu1", 600_000) + reported("gpu2", 600_010) + reported("gpu3", 599_990) + "".join(WELL)
+    assert "2 other nodes" in why_not_alone(read_neighbours(text), "gpu1", "fabric.port_state", state(), NOW)
+
+
 def test_no_more_than_the_share_of_the_partition() -> None:
     gpus = [block(f"gpu{i}", "ais:gpu.lost GPU3 x [abcdef]") for i in (4, 5, 6, 7)]
     assert "4 nodes of gpu were drained" in why(*gpus, *WELL)
