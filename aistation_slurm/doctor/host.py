@@ -7,6 +7,7 @@ import pwd
 import re
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from aistation_slurm.config import chosen_path
@@ -23,10 +24,12 @@ from aistation_slurm.recovery.primary import host_names
 from aistation_slurm.recovery.single import runs_here
 from aistation_slurm.slurm.client import Node
 
-__all__ = ["ENVIRONMENT_FILES", "look_at_host"]
+__all__ = ["ENVIRONMENT_FILES", "dropped_hooks", "look_at_host"]
 
 ENVIRONMENT_FILES = ("/etc/default/aistation", "/etc/sysconfig/aistation")
 """Of the units (packaging/systemd)."""
+LOG_BYTES = 16 << 20
+"""Of slurmctld's log that are read, from its end."""
 
 
 def look_at_host(site: Site, unlooked: list[str]) -> Host:
@@ -48,9 +51,9 @@ def look_at_host(site: Site, unlooked: list[str]) -> Host:
             watchdog = runs_here(Path(site.config.watchdog.journal))
         except JournalError as exc:
             unlooked.append(f"whether the watchdog runs: {exc}")
-    patterns = _patterns(site)
-    host = Host(name, controller, host.node, told, agent, watchdog, _clock_offset(site), {}, patterns)
-    return Host(name, controller, host.node, told, agent, watchdog, host.clock_offset_s, _files(site, host), patterns)
+    dropped = _dropped(site) if controller else frozenset()
+    host = Host(name, controller, host.node, told, agent, watchdog, _clock_offset(site), dropped, {}, _patterns(site))
+    return replace(host, files=_files(site, host))
 
 
 def _is_controller(site: Site) -> bool:
@@ -100,6 +103,28 @@ def _clock_offset(site: Site) -> float | None:
     if before - 1 <= shown.time <= after:
         return 0.0
     return before - 1 - shown.time if shown.time < before else after - shown.time
+
+
+def _dropped(site: Site) -> frozenset[str]:
+    log = site.value("SlurmctldLogFile")
+    if not log.startswith("/"):
+        return frozenset()
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+            return dropped_hooks(file.read().decode("utf-8", "replace"))
+    except OSError:
+        return frozenset()
+
+
+def dropped_hooks(log: str) -> frozenset[str]:
+    """Keys whose script slurmctld found missing at its last start; slurmctld 22.05 then goes on without, newer ones end.
+
+    "slurmctld version 22.05.8 started on cluster x" and
+    "error: Invalid EpilogSlurmctld(`/x`): No such file or directory" (src/plugins/prep/script).
+    """
+    last = log.rpartition("slurmctld version ")[2] if "slurmctld version " in log else ""
+    return frozenset(re.findall(r"Invalid (PrologSlurmctld|EpilogSlurmctld)\(", last))
 
 
 def _patterns(site: Site) -> dict[str, tuple[str, ...]]:

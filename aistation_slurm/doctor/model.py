@@ -89,6 +89,8 @@ class Host:
     watchdog_runs: Optional[bool] = None
     clock_offset_s: Optional[float] = None
     """This host's clock minus the controller's."""
+    dropped: frozenset[str] = frozenset()
+    """Hooks that the running slurmctld goes without, by its log."""
     files: Mapping[str, FileFact] = field(default_factory=dict)
     """By path: scripts, plugins, folders."""
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -105,6 +106,26 @@ def test_without_a_controller_the_files_are_judged_all_the_same(cluster: Cluster
     finally:
         cluster.start_slurmctld()
         cluster.wait_for(lambda: not faults(cluster, "ctl"), 60, "slurmctld to answer")
+
+
+@pytest.mark.skipif(bool(os.environ.get("AIS_SLURM")), reason="newer slurmctld does not start at all")
+def test_a_hook_that_was_not_there_at_the_start() -> None:
+    """slurmctld 22.05 goes on without it, whatever `scontrol show config` says and `scontrol reconfigure` does."""
+    with Cluster(nodes=1, gpus=1, hcas=1, conf_extra="EpilogSlurmctld=/etc/slurm/late.sh") as c:
+        assert "files.missing" in faults(c, "ctl")
+        late = c.conf_dir / "late.sh"
+        late.write_text(
+            "#!/bin/sh\n/opt/aistation/epilog/aistation-epilog-slurmctld\necho ran >>/var/log/slurm/late.log\n"
+        )
+        late.chmod(0o755)
+        c.run(["scontrol", "reconfigure"])
+        c.wait_job(c.submit("true"), "COMPLETED")
+        assert faults(c, "ctl") == {"hooks.dropped"}
+        c.stop_slurmctld()
+        c.start_slurmctld()
+        c.wait_for(lambda: not faults(c, "ctl"), 60, "doctor to find nothing any more")
+        c.submit("true")
+        c.wait_for(lambda: log_of(c, "ctl", "/var/log/slurm/late.log") == "ran\n", 60, "the hook to run")
 
 
 @pytest.fixture(scope="module")

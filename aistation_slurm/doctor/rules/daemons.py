@@ -69,8 +69,6 @@ def _in_force(site: Site) -> Iterator[Item]:
         setting, shown = site.conf.get(key), site.live.get(key.lower())
         if setting is None or shown is None or _same(setting.value, shown):
             continue
-        if key == "EpilogSlurmctld" and shown == "(null)":
-            continue  # hooks.dropped says more
         restart = key.lower() in RESTART
         yield Item(
             "daemons.stale",

@@ -55,6 +55,8 @@ def _script(site: Site, key: str, fact: FileFact, root: bool) -> Iterator[Item]:
     file, line = site.at(key)
     prolog = key in ("Prolog", "Epilog")
     harm = "slurmd drains the node at the next job" if prolog else "Slurm cannot run it"
+    if key in ("PrologSlurmctld", "EpilogSlurmctld"):
+        harm = "slurmctld does not start with it (24.11 and newer), or goes on without the hook until its next start (22.05)"
     if not fact.exists or not fact.is_file:
         what = "does not exist" if not fact.exists else "is no file"
         yield Item(

@@ -36,18 +36,15 @@ def _set(site: Site, hook: Hook) -> Iterator[Item]:
             rule, hook.severity, hook.key, said, "Slurm's daemons have no PATH and no folder of yours", script
         )
         return
-    shown = (site.live or {}).get(hook.key.lower())
-    if hook.on == "controller" and site.conf.get(hook.key) and shown in ("(null)", ""):
+    if site.host is not None and hook.key in site.host.dropped:
         yield site.advise(
             "hooks.dropped",
             Severity.ERROR,
             hook.key,
-            f"slurmctld runs without {hook.key}, though the file sets it",
-            "slurmctld drops the hook where its file is not executable at the start, and says so only in its log; "
-            + hook.lost,
+            f"slurmctld runs without {hook.key}: its log says that the script was not there, or not executable, when it started",
+            f"`scontrol show config` shows it all the same, and `scontrol reconfigure` does not bring it back; {hook.lost}",
             None,
-            f"make sure that {paths[0]} is there, then `scontrol reconfigure`, and where that is not enough "
-            "`systemctl restart slurmctld`",
+            f"make sure that {paths[0]} is there, then `systemctl restart slurmctld`",
         )
     known = [site.host.files[path] for path in paths if site.host is not None and path in site.host.files]
     if len(known) == len(paths) and all(fact.exists for fact in known) and not any(is_ours(fact) for fact in known):

@@ -10,6 +10,7 @@ import pytest
 from aistation_slurm.doctor.conf_file import names_of, read_conf, read_records
 from aistation_slurm.doctor.elf import spank_release
 from aistation_slurm.doctor.files import look_at
+from aistation_slurm.doctor.host import dropped_hooks
 from aistation_slurm.doctor.plugstack import read_plugstack
 from aistation_slurm.doctor.scontrol import nodes_from_text, shown_from_text
 from aistation_slurm.errors import ConfigError, SlurmUnavailable
@@ -133,6 +134,14 @@ def test_show_config() -> None:
     assert shown.time is not None
     with pytest.raises(SlurmUnavailable):
         shown_from_text("hello")
+
+
+def test_hooks_that_slurmctld_dropped() -> None:
+    start = "[x] slurmctld version 22.05.8 started on cluster a\n"
+    missing = "[x] error: Invalid EpilogSlurmctld(`/x`): No such file or directory\n"
+    assert dropped_hooks(start + missing) == {"EpilogSlurmctld"}
+    assert dropped_hooks(start + missing + start) == frozenset()
+    assert dropped_hooks(missing) == frozenset(), "of which start is not known"
 
 
 def test_show_node() -> None:

@@ -308,7 +308,12 @@ def _nodes(site: Site, *nodes: NodeFact) -> Site:
 DAEMONS: tuple[tuple[str, Callable[[Site], Site], str, Severity], ...] = (
     ("controller down", lambda s: replace(s, silent=("ctl2",)), "daemons.controller", WARNING),
     ("file not in force", lambda s: with_live(s, MinJobAge="3600 sec"), "daemons.stale", WARNING),
-    ("hook dropped", lambda s: with_live(s, EpilogSlurmctld="(null)"), "hooks.dropped", Severity.ERROR),
+    (
+        "hook dropped",
+        lambda s: with_host(s, "controller", dropped=frozenset({"EpilogSlurmctld"})),
+        "hooks.dropped",
+        Severity.ERROR,
+    ),
     (
         "older slurmd",
         lambda s: _nodes(s, NodeFact("gpu2", "gpu2", "22.05.3", "IDLE"), NodeFact("gpu3", "gpu3", "21.08.1", "IDLE")),
