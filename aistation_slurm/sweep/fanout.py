@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -20,6 +24,7 @@ __all__ = ["Answer", "Fanout", "node_command"]
 ANSWER_MAX = 4 << 20
 """Bytes of one node's answer: a report has some tens of kilobytes."""
 GRACE_S = 5
+PASSED_ON_S = 0.5
 TIMED_OUT = (124, 137)
 
 
@@ -94,14 +99,42 @@ class Fanout:
             options = {"handler": handler, "stderr": True, "stdin": False, "timeout": local_s + 2 * GRACE_S}
             if settings.via == "command":
                 own = [word.replace("{node}", target.name).replace("{host}", target.host) for word in settings.command]
-                worker = task.shell(shlex.join([*limit, *own, *command]), **options)
+                worker = task.shell("exec " + shlex.join([*limit, *own, *command]), **options)
             else:
                 worker = task.shell(shlex.join(command), nodes=target.host, **options)
             keep.append(worker)
             opened[id(worker)] = _Open(target)
         if keep:
-            task.resume()
+            with _ended_with_us(keep):
+                task.resume()
         return {state.target.name: state.answer for state in opened.values()}
+
+
+@contextmanager
+def _ended_with_us(workers: Sequence[Any]) -> Iterator[None]:
+    """A sweep that is interrupted or terminated leaves nothing behind.
+
+    timeout(1), which is outside the terminal's process group, passes SIGTERM on; ClusterShell, which sends SIGKILL, comes later.
+    """
+
+    def end(signum: int, frame: Any) -> None:
+        for worker in workers:
+            for client in worker._engine_clients():
+                process = getattr(client, "popen", None)
+                if process is not None and process.poll() is None:
+                    process.terminate()
+        time.sleep(PASSED_ON_S)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def node_command(settings: Sweep, words: Sequence[str]) -> list[str]:

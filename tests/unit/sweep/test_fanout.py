@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -47,6 +50,10 @@ def test_what_does_not_answer_is_ended_with_its_children(reach: Path) -> None:
     found = ask(reach, "slow", "well", timeout_s=1.0)
     assert found["slow"].lost == "no answer within 1 s"
     assert found["well"].lost == ""
+    await_end(reach)
+
+
+def await_end(reach: Path) -> None:
     child = int(Path(f"{reach}.child").read_text(encoding="ascii"))
     for _ in range(200):
         try:
@@ -76,3 +83,29 @@ def test_ssh_is_called_with_a_deadline_and_never_asks_for_a_password(
         assert "-oBatchMode=yes" in said
         assert "-oConnectTimeout=10" in said
         assert said.endswith("host1 timeout --kill-after=5 120 /usr/bin/aistation check --json")
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from aistation_slurm.config import Sweep
+from aistation_slurm.sweep.fanout import Fanout
+from aistation_slurm.sweep.targets import Target
+
+def interrupt():
+    while not os.path.exists(sys.argv[1] + ".child"):
+        time.sleep(0.05)
+    os.kill(os.getpid(), int(sys.argv[2]))
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    Fanout(Sweep(via="command", command=(sys.argv[1], "{node}"))).ask([Target("slow", "slow")], ["check"])
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_leaves_nothing_behind(reach: Path, number: int) -> None:
+    argv = [sys.executable, "-c", INTERRUPTED, str(reach), str(int(number))]
+    assert subprocess.run(argv, timeout=120, check=False).returncode == 130
+    await_end(reach)
