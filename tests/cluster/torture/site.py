@@ -26,7 +26,8 @@ class Site(Cluster):
             gpus=4,
             hcas=2,
             conf_extra="MinJobAge=900\nSchedulerParameters=bf_interval=5,sched_min_interval=200000",
-            config={"watchdog": {"poll_s": 5.0}, "node": {"poll_s": 5.0}},
+            # so many faults on so few nodes would hold the breaker open all the time
+            config={"watchdog": {"poll_s": 5.0}, "node": {"poll_s": 5.0}, "breaker": {"least": 1000}},
         )
         self._page: mmap.mmap | None = None
 
