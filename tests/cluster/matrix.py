@@ -28,6 +28,7 @@ CORE = (
     "tests/cluster/test_loop_recovery.py",
     "tests/cluster/test_refusal.py",
     "tests/cluster/test_client_contract.py",
+    "tests/cluster/test_doctor.py",
 )
 
 
