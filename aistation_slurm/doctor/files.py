@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import stat
 from collections.abc import Collection
@@ -76,6 +77,14 @@ def _loose(path: Path, owners: Collection[int]) -> str:
         sticky = stat.S_ISDIR(seen.st_mode) and seen.st_mode & stat.S_ISVTX
         if not sticky and seen.st_mode & stat.S_IWOTH:
             return f"{part} is writable for everybody"
-        if not sticky and seen.st_mode & stat.S_IWGRP and seen.st_gid != 0:
+        if not sticky and seen.st_mode & stat.S_IWGRP and not _trusted(seen.st_gid):
             return f"{part} is writable for its group"
     return ""
+
+
+def _trusted(gid: int) -> bool:
+    """Root's own group, and those that distributions give to administrators: /usr/local of Debian 11 is staff's."""
+    try:
+        return gid == 0 or grp.getgrgid(gid).gr_name in ("staff", "wheel", "slurm")
+    except KeyError:
+        return False

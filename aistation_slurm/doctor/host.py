@@ -146,31 +146,32 @@ def _slurm_uid(site: Site) -> int:
 
 
 def _files(site: Site, host: Host) -> dict[str, FileFact]:
-    slurm_uid = _slurm_uid(site)
+    # SlurmUser may own slurm.conf, which names what root runs: it can be trusted no less with the scripts themselves
+    owners = (0, _slurm_uid(site))
     seen = Site(site.conf, site.config, site.prefix, site.version, live=site.live, live_conf=site.live_conf, host=host)
     found: dict[str, FileFact] = {}
     for key, (on, root) in SCRIPTS.items():
         if host.node if on == "node" else host.controller:
             for path in paths_of(seen, key):
                 if path.startswith("/"):
-                    found[path] = look_at(path, (0,) if on == "node" else (0, slurm_uid), root)
+                    found[path] = look_at(path, owners, root)
     if host.controller and any(word.endswith("lua") for word in site.words("JobSubmitPlugins")):
         for path in lua_paths(site):
-            found[path] = look_at(path, (0, slurm_uid))
+            found[path] = look_at(path, owners)
         folder = site.value("PluginDir").split(":")[0]
         if folder:
-            found[f"{folder}/{LUA_PLUGIN}"] = look_at(f"{folder}/{LUA_PLUGIN}")
+            found[f"{folder}/{LUA_PLUGIN}"] = look_at(f"{folder}/{LUA_PLUGIN}", owners)
     for plugin in site.plugstack.plugins if site.plugstack is not None else ():
         if plugin.path.endswith(SPANK):
             path = plugin_path(site, plugin.path)
-            found[path] = look_at(path)
+            found[path] = look_at(path, owners)
     if host.controller:
         spool = site.config.watchdog.spool_dir
-        found[spool] = look_at(spool, (0, slurm_uid))
+        found[spool] = look_at(spool, owners)
     # what root reads or runs besides: its settings (commands of healing), the site's checks, the programs themselves
-    found[str(chosen_path()[0])] = look_at(str(chosen_path()[0]))
+    found[str(chosen_path()[0])] = look_at(str(chosen_path()[0]), owners)
     if host.node:
-        found[site.config.check.plugins_dir] = look_at(site.config.check.plugins_dir)
-        found[site.prefix] = look_at(site.prefix)
-        found[site.config.node.gres_conf] = look_at(site.config.node.gres_conf, (0, slurm_uid))
+        found[site.config.check.plugins_dir] = look_at(site.config.check.plugins_dir, owners)
+        found[site.prefix] = look_at(site.prefix, owners)
+        found[site.config.node.gres_conf] = look_at(site.config.node.gres_conf, owners)
     return found

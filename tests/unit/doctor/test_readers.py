@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -173,6 +174,7 @@ def test_a_spank_plugin_tells_its_release(tmp_path: Path) -> None:
     assert spank_release(tmp_path / "none.so") is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_files_as_they_lie(tmp_path: Path) -> None:
     script = tmp_path / "hook"
     script.write_text("#!/nowhere/python -I\n# aistation\n")
@@ -188,6 +190,10 @@ def test_files_as_they_lie(tmp_path: Path) -> None:
     assert look_at(str(script), (0, script.stat().st_uid)).loose == ""
     script.chmod(0o757)
     assert look_at(str(script), (0, script.stat().st_uid)).loose == f"{script} is writable for everybody"
+    script.chmod(0o755)
+    script.chmod(0o775)
+    os.chown(script, -1, 54321)
+    assert look_at(str(script), (0, script.stat().st_uid)).loose == f"{script} is writable for its group"
     script.chmod(0o755)
     assert "belongs to the user" in look_at(str(script), (12345,)).loose
     assert look_at(str(tmp_path / "none")).exists is False
