@@ -116,8 +116,7 @@ def test_too_many_lost_gpus_open_the_breaker_for_every_drain_until_it_is_over(cl
     assert drained(cluster) == cluster.names[:3]
     page = json.loads(cluster.run([*AISTATION, "status", "--json"], check=False).stdout)
     assert [(o["partition"], o["everything"]) for o in page["breaker"]["open"]] == [("gpu", True)]
-    for name in cluster.names[:3]:
-        cluster.heal(name)
+    for name in cluster.names[:3]:  # their agents do not argue with whoever gives them back
         cluster.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
     cluster.wait_for(lambda: markers(cluster) == [], 60, "the breaker to close")
     cluster.wait_for(lambda: {"gpu5", "gpu6"} <= set(drained(cluster)), 90, "the others to be drained now")
@@ -131,7 +130,7 @@ def test_a_controller_that_is_away_meanwhile(cluster: Cluster) -> None:
         look_on(cluster)
     finally:
         cluster.start_slurmctld()
-    cluster.wait_for(lambda: drained(cluster) == ["gpu6"], 120, "gpu6 to be drained when the controller is back")
+    cluster.wait_for(lambda: "gpu6" in drained(cluster), 120, "gpu6 to be drained when the controller is back")
     assert cluster.node("gpu6")["reason"].startswith("ais:fabric.port_state mlx5_3/1 ")
 
 
