@@ -67,7 +67,7 @@ class Planned:
 def plan(settings: Settings) -> list[Planned]:
     """All files. Raises InstallError where templates are missing or a path cannot stand in a script."""
     _check(settings)
-    found = [Planned("etc/aistation/aistation.toml", START_TOML, once=True)]
+    found = [Planned("etc/aistation/aistation.toml", _first_toml(settings), once=True)]
     found.append(Planned("etc/aistation/aistation.toml.sample", sample_toml()))
     if settings.role != "submit":
         found += [Planned(to, _template(settings, name)) for name, to, role in TEMPLATES if settings.has(role)]
@@ -93,6 +93,12 @@ START_TOML = """\
 # Every part says what it would do, and does nothing. When that was right for a week: "enforce".
 mode = "observe"
 """
+
+
+def _first_toml(settings: Settings) -> str:
+    if settings.command == COMMAND:
+        return START_TOML
+    return f'{START_TOML}\n[sweep]\n# where `aistation` is on every node\nprogram = "{settings.command}"\n'
 
 
 def _check(settings: Settings) -> None:

@@ -164,6 +164,8 @@ def test_another_prefix_user_and_command_reach_every_file() -> None:
     assert "ExecStart=/srv/ais/.venv/bin/aistation agent" in text["aistation-agent.service"]
     assert "\nUser=slurmadm\nGroup=slurmadm\n" in text["aistation-watchdog.service"]
     assert "0700 slurmadm slurmadm -" in text["aistation-controller.conf"]
+    assert parse(text["aistation.toml"], "f").sweep.program == "/srv/ais/.venv/bin/aistation"
+    text.pop("aistation.toml.sample")  # has defaults
     assert "/usr/bin/aistation" not in "".join(text.values()).replace("/srv/ais/.venv/bin/aistation", "")
 
 
