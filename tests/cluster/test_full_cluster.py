@@ -217,6 +217,7 @@ def test_a_job_of_a_range_starts_smaller_and_grows_back(cluster: Cluster, slurm:
         cluster.wait_for(lambda: look(slurm, job_id).state == "PENDING", 60, "the job to be back in the queue")
 
     def start() -> Job:
+        time.sleep(1)  # watchdog.start_gap_s: slurmd refuses a credential of the last terminate's second
         slurm.update_job(look(slurm, job_id), StartTime="now")
         cluster.wait_job(job_id, "RUNNING", timeout=60)
         return look(slurm, job_id)

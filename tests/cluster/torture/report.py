@@ -53,7 +53,7 @@ def tell(campaign: Campaign, violation: Violation) -> str:
             lines.append(f"   {deed}")
     wanted = [f"JobId={violation.job} "] if violation.job else [f"{violation.node} "]
     if violation.kind == "lost":
-        for words in (("job", str(violation.job)), ("nodes",), ("reservation",)):
+        for words in (("job", str(violation.job)), ("nodes", "-d"), ("reservation",)):
             lines.append(f"-- scontrol show {' '.join(words)}")
             lines += [f"   {line}" for line in site.try_run("scontrol", "show", *words)[1].splitlines()]
     lines.append("-- slurmctld's log")
