@@ -9,6 +9,7 @@ A node reads it only before it drains itself: one request, whose answer holds a 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 
@@ -17,6 +18,8 @@ from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.slurm.client import Reservation, SlurmClient
 
 __all__ = ["breaker_says_no", "open_until", "put_marker", "remove_marker"]
+
+log = logging.getLogger(__name__)
 
 PREFIX = "ais-breaker_"
 FAR_S = 1000 * 86400
@@ -57,12 +60,18 @@ def remove_marker(client: SlurmClient, partition: str) -> None:
 def breaker_says_no(client: SlurmClient, node: str, state_dir: str, now: float) -> bool:
     """Whether this node must not drain itself now. Two requests at most, one where no breaker is open.
 
-    By the node's own file first, which a site's configuration management may write. Raises SlurmUnavailable and SlurmRefused
-    where Slurm cannot be asked; then it could not be told of a drain either.
+    By the node's own file first, which a site's configuration management may write. Where Slurm refuses to show
+    reservations the breaker counts as closed: that must not keep a lost GPU in service. Raises SlurmUnavailable where Slurm
+    cannot be asked; then it could not be told of a drain either.
     """
     if breaker_open(state_dir, now):
         return True
-    is_open = {partition for partition, until in open_until(client.reservations()).items() if until > now}
+    try:
+        reservations = client.reservations()
+    except SlurmRefused as exc:
+        log.warning("%s: whether the mass-drain breaker is open cannot be told, so it is not: %s", node, exc)
+        return False
+    is_open = {partition for partition, until in open_until(reservations).items() if until > now}
     if not is_open:
         return False
     found = next((n for n in client.nodes([node]) if n.name == node), None)

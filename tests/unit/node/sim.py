@@ -80,6 +80,7 @@ class SimNode:
         script = (
             "#!/bin/sh\n"
             f'for a in "$@"; do printf \'<%s>\' "$a"; done >>{self.folder}/calls; echo >>{self.folder}/calls\n'
+            "case $* in *'show reservation'*) echo 'No reservations in the system'; exit ;; esac\n"
             f"case $* in *show*) {show or ':'}; echo '{shown}' ;; *update*) {update} ;; esac\n"
         )
         path = self.bin / "scontrol"
