@@ -84,7 +84,7 @@ def test_fatal_xid_in_mid_run_and_an_application_xid_that_is_left_alone(cluster:
     time.sleep(3)
     assert cluster.show_job(job_id)["JobState"] == "RUNNING"
     others_untouched(cluster)
-    cluster.inject(bad, xid(2, 64))
+    cluster.inject(bad, xid(2, 95))
     assert drained(cluster, bad).startswith("ais:gpu.xid GPU2 ")
     completed_elsewhere(cluster, job_id, bad)
     others_untouched(cluster, bad)
