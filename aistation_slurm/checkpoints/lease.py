@@ -7,6 +7,7 @@ starts the job: a lease that nobody can vouch for is taken over, and the job's o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -23,6 +24,8 @@ __all__ = ["LEASE", "Busy", "Found", "Holder", "Lease", "Step", "judge", "read",
 LEASE = side_file.PREFIX + "lease"
 _MAX_BYTES = 256 * 1024
 _WATCHED = 512
+_CLAIM_S = 60.0
+"""Far longer than a rename takes, even on a busy file server."""
 
 
 class Busy(CheckpointError):
@@ -118,18 +121,16 @@ def read(directory: Path) -> Optional[Found]:
 def take(directory: Path, mine: Lease, before: Optional[Found]) -> bool:
     """Put our lease in the place of ``before``. False where the directory has another one by now: look again.
 
-    Raises OSError where it cannot be written. Of two that start at once only one moves the old lease away, and only one
-    makes the new name.
+    Raises OSError where it cannot be written. Of two that start at once only one replaces the old lease, or makes the
+    name where there was none.
     """
     path = directory / LEASE
     ours = directory / f"{LEASE}.{mine.job}.{mine.attempt}.{os.getpid()}"
     side_file.write_new(ours, (json.dumps(mine._asdict()) + "\n").encode())
     try:
-        if before is not None and not _move_away(path, before, ours.with_name(ours.name + ".old")):
-            return False
-        if before is None and not _understood(path):
-            os.rename(ours, path)
-            return True
+        there = _stranger(directory) if before is None else before.inode
+        if there is not None:
+            return _replace(path, there, ours)
         _name(ours, path)
     except FileExistsError:
         return False
@@ -150,23 +151,48 @@ def _name(ours: Path, path: Path) -> None:
         os.rename(ours, path)
 
 
-def _understood(path: Path) -> bool:
-    """False for something under our name that is no lease: it is overwritten. (A folder is not: rename raises OSError.)"""
-    return read(path.parent) is not None or not os.path.lexists(path)
-
-
-def _move_away(path: Path, before: Found, aside: Path) -> bool:
+def _stranger(directory: Path) -> Optional[int]:
+    """Inode of something under our name that is no lease: it is overwritten. (A folder is not: rename raises OSError.)"""
     try:
-        os.rename(path, aside)
+        there = os.lstat(
+            directory / LEASE
+        )  # before it is read: a lease that comes into being in between is none of a stranger
+    except FileNotFoundError:
+        return None
+    if read(directory) is not None:
+        return None
+    return there.st_ino
+
+
+def _replace(path: Path, inode: int, ours: Path) -> bool:
+    """False where what is there is no longer that, or another replaces it in this moment. The name is never missing."""
+    claim = path.with_name(f"{path.name}.{inode}")
+    if not _claimed(claim):
+        return False
+    try:
+        if os.lstat(path).st_ino != inode:
+            return False
+        os.rename(ours, path)
     except FileNotFoundError:
         return False
-    try:
-        if os.lstat(aside).st_ino == before.inode:
-            return True
-        os.link(aside, path)  # somebody took the directory since we looked: theirs goes back
-        return False
     finally:
-        os.unlink(aside)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(claim)
+    return True
+
+
+def _claimed(claim: Path) -> bool:
+    """Who makes the file may replace the lease. One left by a process that died in between is taken away, for the next look."""
+    try:
+        side_file.write_new(claim, b"")
+    except FileExistsError:
+        try:
+            if abs(time.time() - os.lstat(claim).st_mtime) > _CLAIM_S:
+                os.unlink(claim)
+        except FileNotFoundError:
+            pass
+        return False
+    return True
 
 
 def watch(directory: Path, seconds: float, pause: float = 0.5) -> str:

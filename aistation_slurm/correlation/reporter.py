@@ -17,10 +17,9 @@ from typing import Optional
 from aistation_slurm.config import Config
 from aistation_slurm.correlation.published import comment_with, moment_s, render, segment_of, shown
 from aistation_slurm.detectors.rules import rule_of
-from aistation_slurm.errors import SlurmError, SlurmUnavailable
+from aistation_slurm.errors import SlurmError
 from aistation_slurm.findings import Finding, Scope, Status
-from aistation_slurm.node.drain import LOCK_WAIT_S
-from aistation_slurm.node.lock import DrainLock
+from aistation_slurm.node.drain import drain_lock, look
 from aistation_slurm.slurm.client import SlurmClient
 
 __all__ = ["Reporter", "correlated"]
@@ -117,15 +116,9 @@ class Reporter:
         return None if self._due is None else max(0.0, self._due - self._monotonic())
 
     def _publish(self, found: list[Finding]) -> None:
-        with DrainLock(
-            self._config.node.state_dir, LOCK_WAIT_S
-        ) as held:  # gate and grade write the same field under it
-            if not held:
-                raise SlurmUnavailable(f"{self._config.node.state_dir}/drain.lock is held by another process")
+        with drain_lock(self._config.node.state_dir):  # gate and grade write the same field under it
             name = self._name()
-            node = next((node for node in self._client.nodes([name]) if node.name == name), None)
-            if node is None:
-                raise SlurmUnavailable(f"Slurm showed no node {name}")
+            node = look(self._client, name)
             there = shown(node.comment)
             keys = frozenset((f.check, f.subject) for f in found)
             same = frozenset((p.check, p.subject) for p in there) & keys

@@ -66,13 +66,9 @@ def _run(config: Config, argv: Sequence[str], node: str, pci: str) -> str:
 
 def unsafe(path: str) -> str:
     """Why root should not run it: somebody else could have put it there. "" where only root could."""
-    for each, shut in ((Path(path), stat.S_IWGRP | stat.S_IWOTH), (Path(path).parent, stat.S_IWOTH)):
-        try:
-            facts = each.stat()
-        except OSError as exc:
-            return f"{each}: {exc.strerror}"
-        if facts.st_uid not in (0, os.geteuid()):
-            return f"{each} belongs to uid {facts.st_uid}, not to root"
-        if facts.st_mode & shut and not (stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX):
-            return f"{each} may be written by others: chmod go-w"
+    folder = Path(path).parent
+    sticky = folder.is_dir() and folder.stat().st_mode & stat.S_ISVTX  # only its owner can replace a file there
+    why = command.unsafe(Path(path)) or command.unsafe(folder, 0 if sticky else stat.S_IWOTH)
+    if why:
+        return why
     return "" if os.access(path, os.X_OK) and os.path.isfile(path) else f"{path} is not an executable file"

@@ -23,7 +23,7 @@ from aistation_slurm.healing.result import Result
 from aistation_slurm.node import acted
 from aistation_slurm.node import history as klog_history
 from aistation_slurm.node.breaker import breaker_open
-from aistation_slurm.node.drain import LOCK_WAIT_S, conclusive, resume_node
+from aistation_slurm.node.drain import LOCK_WAIT_S, conclusive, drain_lock, look, resume_node
 from aistation_slurm.node.drain import Outcome as DrainOutcome
 from aistation_slurm.node.health import NodeReport, check_node
 from aistation_slurm.node.lock import DrainLock
@@ -125,10 +125,7 @@ class Healer:
     # ---- the drain --------------------------------------------------------------------------------------------------
 
     def _node(self, name: str) -> Node:
-        found = next((n for n in self.client.nodes([name]) if n.name == name), None)
-        if found is None:
-            raise SlurmUnavailable(f"Slurm showed no node {name}; is SLURMD_NODENAME or the host name right?")
-        return found
+        return look(self.client, name)
 
     def _open(self, name: str, base: str, ident: str) -> Case:
         case = self._history.case_of(ident)
@@ -155,9 +152,7 @@ class Healer:
 
     def _restore(self, name: str, shown: str, base: str) -> Node:
         """Slurm appended to the reason, or (a boot longer than ResumeTimeout) lost the drain: both are set right."""
-        with DrainLock(self.config.node.state_dir, LOCK_WAIT_S) as held:
-            if not held:
-                raise SlurmUnavailable("the drain's lock is held by another process")
+        with drain_lock(self.config.node.state_dir):
             node = self._node(name)
             if node.reason == shown:
                 if node.drained:

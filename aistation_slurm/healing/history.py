@@ -16,6 +16,7 @@ from typing import Literal, Optional
 import msgspec
 
 from aistation_slurm.errors import StateFileError
+from aistation_slurm.recovery.local_disk import filesystem
 
 __all__ = ["Attempt", "Case", "HealLock", "History", "Step", "load", "save", "volatile"]
 
@@ -226,18 +227,4 @@ def _path(folder: str, node: str) -> str:
 
 def volatile(folder: str, mounts: Path = Path("/proc/self/mounts")) -> bool:
     """True where the folder is in memory: a reboot would forget the attempts, and so be repeated without bound."""
-    best, kind = "", ""
-    try:
-        real = os.path.realpath(folder)
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[1])
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):  # of two mounts on one folder the later covers the earlier
-            best, kind = mount, fields[2]
-    return kind in ("tmpfs", "ramfs", "rootfs")
+    return filesystem(Path(folder), mounts) in ("tmpfs", "ramfs", "rootfs")

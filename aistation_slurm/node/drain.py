@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
@@ -23,7 +24,18 @@ from aistation_slurm.node.health import NodeReport
 from aistation_slurm.node.lock import DrainLock
 from aistation_slurm.slurm.client import Node, SlurmClient
 
-__all__ = ["HANG", "DrainResult", "Outcome", "conclusive", "drain_for", "drain_node", "fatal", "resume_node"]
+__all__ = [
+    "HANG",
+    "DrainResult",
+    "Outcome",
+    "conclusive",
+    "drain_for",
+    "drain_lock",
+    "drain_node",
+    "fatal",
+    "look",
+    "resume_node",
+]
 
 log = logging.getLogger(__name__)
 
@@ -60,21 +72,28 @@ class DrainResult:
         return self.outcome in (Outcome.SET, Outcome.ALREADY_OURS, Outcome.LEFT_TO_OTHERS)
 
 
+@contextmanager
+def drain_lock(state_dir: str) -> Iterator[None]:
+    """Nobody else on this node changes its drain or its Comment meanwhile. Raises SlurmUnavailable where another does for long."""
+    with DrainLock(state_dir, LOCK_WAIT_S) as held:
+        if not held:
+            raise SlurmUnavailable(f"{state_dir}/drain.lock: held for more than {LOCK_WAIT_S:g} s by another process")
+        yield
+
+
 def drain_node(client: SlurmClient, name: str, reason: str, state_dir: str) -> DrainResult:
     """Drain with ``reason`` unless the node is drained already.
 
     Raises SlurmUnavailable (also when another process on this node holds the lock too long) and SlurmRefused; nothing is
     changed then, or the next call finds what was.
     """
-    with DrainLock(state_dir, LOCK_WAIT_S) as held:
-        if not held:
-            raise SlurmUnavailable(f"{state_dir}/drain.lock: held for more than {LOCK_WAIT_S:g} s by another process")
-        before = _look(client, name)
+    with drain_lock(state_dir):
+        before = look(client, name)
         if before.drained:
             ours = is_our_reason(before.reason)
             return DrainResult(Outcome.ALREADY_OURS if ours else Outcome.LEFT_TO_OTHERS, before.reason)
         client.drain(name, reason)
-        after = _look(client, name)
+        after = look(client, name)
         if after.drained and after.reason == reason:
             return DrainResult(Outcome.SET, reason)
         if after.drained:
@@ -92,10 +111,8 @@ def resume_node(client: SlurmClient, name: str, reason: str, state_dir: str) -> 
     """
     if not is_our_reason(reason):
         raise ValueError(f"not a reason of AIStation: {reason!r}; only our own drains are ever taken back")
-    with DrainLock(state_dir, LOCK_WAIT_S) as held:
-        if not held:
-            raise SlurmUnavailable(f"{state_dir}/drain.lock: held for more than {LOCK_WAIT_S:g} s by another process")
-        before = _look(client, name)
+    with drain_lock(state_dir):
+        before = look(client, name)
         if not before.drained or before.reason != reason:
             return DrainResult(Outcome.NOT_OURS, before.reason)
         client.resume(name)
@@ -133,7 +150,7 @@ def drain_for(report: NodeReport, config: Config, client: SlurmClient) -> str:
 
 def _look_for_return(name: str, reason: str, config: Config, client: SlurmClient) -> str:
     """Everything found was drained for before: an administrator who gave the node back is not argued with."""
-    if _look(client, name).drained:
+    if look(client, name).drained:
         _note_drained(config)
         return ""
     try:
@@ -171,7 +188,8 @@ def fatal(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(found, key=lambda f: FIRST.index(f.check) if f.check in FIRST else len(FIRST))
 
 
-def _look(client: SlurmClient, name: str) -> Node:
+def look(client: SlurmClient, name: str) -> Node:
+    """The node as Slurm shows it now. Raises SlurmUnavailable, also where Slurm shows no such node."""
     found: Optional[Node] = next((n for n in client.nodes([name]) if n.name == name), None)
     if found is None:
         raise SlurmUnavailable(f"Slurm showed no node {name}; is SLURMD_NODENAME or the host name right?")

@@ -39,16 +39,21 @@ class Neighbour:
 
 def own_text(text: str, name: str) -> str:
     """This node's part of ``scontrol show node``; "" where it is not there or was cut off."""
-    for part in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
+    for part in _parts(text):
         if part.split(None, 1)[:1] == [f"NodeName={name}"] and "State=" in part:
             return part
     return ""
 
 
+def _parts(text: str) -> list[str]:
+    """The text of each node; first, what stands before them."""
+    return re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE)
+
+
 def read_neighbours(text: str) -> list[Neighbour]:
     """Every node of ``scontrol show node`` in the form of several lines (22.05 to 26.05)."""
     found = []
-    for part in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
+    for part in _parts(text):
         state = _STATE.search(part)
         if not part.startswith("NodeName=") or state is None:
             continue
@@ -87,7 +92,7 @@ def why_not_alone(nodes: Iterable[Neighbour], own: str, check: str, state: NodeS
     for partition in sorted(mine):
         members = [node for node in nodes if partition in node.partitions]
         limit = max(state.least, int(len(members) * state.share_percent / 100.0))
-        drained = sum(1 for node in members if _drained_for(node, "ais:", first))
+        drained = sum(1 for node in members if (node.reason.startswith("ais:") and node.since > first))
         if drained >= limit:
             return f"{drained} nodes of {partition} were drained in {state.window_s:g} s and {limit} may be"
     return ""
@@ -97,7 +102,3 @@ def _has_like(node: Neighbour, family: str, began: float, span_s: float) -> bool
     if node.reason.startswith(f"ais:{family}") and abs(node.since - began) <= span_s:
         return True
     return any(p.check.startswith(family) and abs(p.since - began) <= span_s for p in shown(node.comment))
-
-
-def _drained_for(node: Neighbour, prefix: str, first: float) -> bool:
-    return node.reason.startswith(prefix) and node.since > first

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Optional
 
 from aistation_slurm.config import Config
-from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.node import acted, refusals
-from aistation_slurm.node.drain import LOCK_WAIT_S
-from aistation_slurm.node.lock import DrainLock, agent_is_running
+from aistation_slurm.node.drain import drain_lock, look
+from aistation_slurm.node.lock import agent_is_running
 from aistation_slurm.node.own_name import OwnName
 from aistation_slurm.node.refusals import Refusal
 from aistation_slurm.node.state import boot_id
@@ -55,10 +54,8 @@ def settle(config: Config, name: str, client: SlurmClient, now: float) -> str:
     refused = unsettled(state_dir)
     if not refused or not config.enforcing(config.agent):
         return ""
-    with DrainLock(state_dir, LOCK_WAIT_S) as held:
-        if not held:
-            raise SlurmUnavailable(f"{state_dir}/drain.lock: held for more than {LOCK_WAIT_S:g} s by another process")
-        node = _look(client, name)
+    with drain_lock(state_dir):
+        node = look(client, name)
         cause = cause_of(node, refused)
         fields = {} if cause is None else {"Reason": cause.reason}
         comment = refusals.comment_field(node.comment, [(r.job_id, r.time) for r in refused])
@@ -80,7 +77,7 @@ def settle_without_agent(config: Config, own_name: OwnName, client: SlurmClient,
 
 
 def _adopted(client: SlurmClient, name: str, cause: Refusal, state_dir: str) -> str:
-    after = _look(client, name)
+    after = look(client, name)
     if not after.drained or after.reason != cause.reason:
         log.warning(
             "%s: changed by someone else in the same moment; %s is now: %s",
@@ -109,10 +106,3 @@ def _advance(state_dir: str, refusal: Refusal, drained: bool, now: float) -> Non
         refusals.keep(state_dir, refusal)
     except OSError as exc:
         log.warning("%s/refusals: %s", state_dir, exc)
-
-
-def _look(client: SlurmClient, name: str) -> Node:
-    found = next((node for node in client.nodes([name]) if node.name == name), None)
-    if found is None:
-        raise SlurmUnavailable(f"Slurm showed no node {name}; is SLURMD_NODENAME or the host name right?")
-    return found

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from pathlib import Path
 
 from aistation_slurm.config import Check
 from aistation_slurm.detectors.site_checks import SiteResult
-from aistation_slurm.probes.command import ENVIRONMENT, run
+from aistation_slurm.probes.command import ENVIRONMENT, run, unsafe
 
 __all__ = ["run_site_checks"]
 
@@ -34,7 +33,7 @@ def run_site_checks(settings: Check, node: str) -> list[SiteResult]:
     for path in paths:
         if not (path.is_file() and os.access(path, os.X_OK)):
             continue
-        name, wrong = re.sub(r"[^\w.-]", "_", path.stem), _unsafe(folder) or _unsafe(path)
+        name, wrong = re.sub(r"[^\w.-]", "_", path.stem), unsafe(folder) or unsafe(path)
         left = until - time.monotonic()
         if wrong:
             found.append(SiteResult(name, error=f"not run: {wrong}"))
@@ -49,16 +48,3 @@ def _run(name: str, path: Path, deadline_s: float, node: str) -> SiteResult:
     ended = run([str(path)], deadline_s, {**ENVIRONMENT, "AISTATION_NODE": node}, stderr=True)
     line = next((line.strip() for line in ended.output.splitlines() if line.strip()), "")
     return SiteResult(name, ended.code, line, ended.error)
-
-
-def _unsafe(path: Path) -> str:
-    """Why nobody should run it with the rights of this process; "" where it is safe."""
-    try:
-        facts = path.stat()
-    except OSError as exc:
-        return f"{path}: {exc.strerror}"
-    if facts.st_uid not in (0, os.geteuid()):
-        return f"{path} belongs to uid {facts.st_uid}, not to root"
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} may be written by others: chmod go-w"
-    return ""

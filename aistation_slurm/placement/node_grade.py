@@ -15,10 +15,9 @@ from typing import Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.correlation.published import moment_s
-from aistation_slurm.errors import SlurmError, SlurmUnavailable
+from aistation_slurm.errors import SlurmError
 from aistation_slurm.findings import Finding, Status
-from aistation_slurm.node.drain import LOCK_WAIT_S
-from aistation_slurm.node.lock import DrainLock
+from aistation_slurm.node.drain import drain_lock, look
 from aistation_slurm.placement.grade import ADMIN, comment_with_grade, degraded
 from aistation_slurm.slurm.client import SlurmClient
 
@@ -106,13 +105,9 @@ class NodeGrade:
                 log.warning("the grade of this node's fabric is not yet published: %s", exc)
 
     def _publish(self, why: Optional[str]) -> None:
-        with DrainLock(self._state_dir, LOCK_WAIT_S) as held:  # the gate writes the same field under it
-            if not held:
-                raise SlurmUnavailable(f"{self._state_dir}/drain.lock is held by another process")
+        with drain_lock(self._state_dir):  # the gate writes the same field under it
             name = self._name()
-            node = next((node for node in self._client.nodes([name]) if node.name == name), None)
-            if node is None:
-                raise SlurmUnavailable(f"Slurm showed no node {name}")
+            node = look(self._client, name)
             there = degraded(node.comment)
             if (there is not None) != (why is not None) and not (there or "").startswith(ADMIN):
                 self._client.update_node(name, Comment=comment_with_grade(node.comment, why))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
-__all__ = ["ENVIRONMENT", "Ended", "run"]
+__all__ = ["ENVIRONMENT", "Ended", "run", "unsafe"]
 
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 MOST_BYTES = 64 * 1024
@@ -25,6 +27,20 @@ class Ended:
     code: Optional[int]
     output: str = ""
     error: str = ""
+
+
+def unsafe(path: Path, shut: int = stat.S_IWGRP | stat.S_IWOTH) -> str:
+    """Why nobody should run what is there with the rights of this process: somebody else could have put it there; "" where safe.
+
+    shut: the mode bits that must not be set.
+    """
+    try:
+        facts = path.stat()
+    except OSError as exc:
+        return f"{path}: {exc.strerror}"
+    if facts.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to uid {facts.st_uid}, not to root"
+    return f"{path} may be written by others: chmod go-w" if facts.st_mode & shut else ""
 
 
 def run(

@@ -133,10 +133,8 @@ class Cluster(Fleet):
     def _write_conf(self) -> None:
         settings = suite.slurm_settings(self.notes) if self.aistation else {}
         controllers = {name: self._addresses[name] for name in self.controllers}
-        slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, controllers, settings, self.conf_extra)
-        if self.root.top is not None:
-            # newer releases start without cgroups only so
-            (self.conf_dir / "cgroup.conf").write_text("CgroupPlugin=disabled\n", encoding="utf-8")
+        cgroups = "cgroup/v1" if self.root.top is None else "disabled"
+        slurm_conf.write_conf(self.conf_dir, self.names, self.gpus, controllers, settings, self.conf_extra, cgroups)
         if len(controllers) > 1:
             (self.dir / slurm_conf.SHARED_STATE).mkdir(mode=0o700)
             os.chown(self.dir / slurm_conf.SHARED_STATE, *host_root.account(self.root, "slurm"))

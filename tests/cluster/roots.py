@@ -10,6 +10,7 @@ product's dependencies, and the SPANK plugin built against its Slurm. Hosts of a
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -18,6 +19,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
+
+import msgspec
 
 from tests.cluster.namespaces import ClusterError
 
@@ -91,8 +94,6 @@ def make(release: Release) -> Root:
     folder = Path(os.environ.get("AIS_ROOTS", "/var/cache/aistation-roots"))
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{release.suite}.lock").open("w") as lock:
-        import fcntl
-
         fcntl.flock(lock, fcntl.LOCK_EX)
         top = folder / release.suite
         if not top.exists():
@@ -146,8 +147,6 @@ def _make_venv(top: Path) -> None:
 
 def _dependencies() -> list[str]:
     """``project.dependencies`` of pyproject.toml."""
-    import msgspec
-
     project = msgspec.toml.decode((REPOSITORY / "pyproject.toml").read_bytes())["project"]
     return list(project["dependencies"])
 

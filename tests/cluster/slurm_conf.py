@@ -93,12 +93,14 @@ def write_conf(
     controllers: Mapping[str, str],
     settings: Mapping[str, str],
     extra: str,
+    cgroups: str = "cgroup/v1",
 ) -> None:
+    """cgroups: CgroupPlugin; releases after 22.05 start without cgroups only with "disabled"."""
     files = {
         "slurm.conf": render_slurm_conf(names, gpus, controllers, settings, extra),
         "gres.conf": render_gres_conf(gpus),
         "topology.conf": render_topology_conf(names),
-        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
+        "cgroup.conf": f"CgroupPlugin={cgroups}\n",
         "plugstack.conf": "",
     }
     for name, text in files.items():

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from aistation_slurm.placement.note import read_note
 from aistation_slurm.recovery.attribution import LATE_EVIDENCE_S
 from tests.cluster.torture.history import Attempt, Deed, History, Watched
 from tests.cluster.torture.workload import Line
@@ -156,10 +157,11 @@ def _no_step(ledger: Sequence[Line]) -> bool:
 
 
 def _untouched(watched: Watched) -> list[Violation]:
-    """A job that did not opt in keeps Slurm's ways."""
+    """A job that did not opt in keeps Slurm's ways; it is placed like any other, which AdminComment says."""
     row = watched.row
-    touched = [key for key in ("admin_comment", "comment") if "[ais" in str(row.get(key) or "")]
-    if row.get("excluded_nodes"):
+    placed = read_note(str(row.get("admin_comment") or ""))
+    touched = [key for key in ("admin_comment", "comment") if re.search(r"\[ais(?!-place )", str(row.get(key) or ""))]
+    if row.get("excluded_nodes") and not (placed and placed.excluded):
         touched.append("excluded_nodes")
     if touched:
         return [Violation("meddled", f"did not opt in, yet {', '.join(touched)} was written", watched.job_id)]

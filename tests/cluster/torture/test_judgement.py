@@ -87,6 +87,12 @@ def test_a_job_that_did_not_opt_in_is_left_alone() -> None:
     history = History([], attempts=attempts(112.0))
     assert kinds(watched(opted_in=False, comment=""), history, []) == []
     assert kinds(watched(opted_in=False, comment="[ais: restart 1]"), history, []) == ["meddled"]
+    placed = "[ais-place n=2 s=2 w=60 x=-]"
+    assert kinds(watched(opted_in=False, comment="", admin_comment=placed), history, []) == []
+    assert kinds(watched(opted_in=False, comment="", admin_comment=placed + " [ais: 1]"), history, []) == ["meddled"]
+    assert kinds(watched(opted_in=False, comment="", admin_comment=placed, excluded_nodes="gpu1"), history, []) == [
+        "meddled"
+    ]
 
 
 def test_drains_need_their_own_fault() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -67,10 +69,12 @@ def test_a_lease_taken_by_another_meanwhile_is_left(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [LEASE]
 
 
-@pytest.mark.parametrize("old", [True, False], ids=["an old lease", "no lease"])
-def test_of_many_that_start_at_once_one_takes_it(tmp_path: Path, old: bool) -> None:
-    if old:
+@pytest.mark.parametrize("old", ["an old lease", "no lease", "something else"])
+def test_of_many_that_start_at_once_one_takes_it(tmp_path: Path, old: str, turns: None) -> None:
+    if old == "an old lease":
         assert take(tmp_path, held("6"), None)
+    if old == "something else":
+        (tmp_path / LEASE).write_text("?")
     seen = read(tmp_path)
     gate = threading.Barrier(8)
     won: list[str] = []
@@ -88,6 +92,28 @@ def test_of_many_that_start_at_once_one_takes_it(tmp_path: Path, old: bool) -> N
     found = read(tmp_path)
     assert found is not None
     assert won == [found.lease.job]
+    assert [path.name for path in tmp_path.iterdir()] == [LEASE]
+
+
+@pytest.fixture
+def turns() -> Iterator[None]:
+    """Threads that take turns at every step, as processes on many nodes do."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_one_that_died_while_it_took_the_lease_holds_nobody_up_for_long(tmp_path: Path) -> None:
+    assert take(tmp_path, held("6"), None)
+    seen = read(tmp_path)
+    assert seen is not None
+    claim = tmp_path / f"{LEASE}.{seen.inode}"
+    claim.write_bytes(b"")
+    assert not take(tmp_path, held("7"), seen)
+    os.utime(claim, (1.0, 1.0))
+    assert not take(tmp_path, held("7"), seen)
+    assert take(tmp_path, held("7"), seen)
     assert [path.name for path in tmp_path.iterdir()] == [LEASE]
 
 
