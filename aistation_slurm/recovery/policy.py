@@ -27,7 +27,7 @@ from aistation_slurm.slurm.client import Job, Node
 __all__ = ["Limits", "Step", "StepKind", "decide", "excluded", "readmit"]
 
 COMPLETING_LOOK_S = 0.3
-EVIDENCE_LOOK_S = 1.0
+EVIDENCE_LOOK_S = 0.5
 FOREIGN_BEGIN_S = 900
 """Slurm's own delay of a requeued job is 121 s, or a little over AuthInfo's cred_expire; a later begin time is someone's."""
 

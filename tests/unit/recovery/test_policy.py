@@ -115,7 +115,7 @@ def test_a_failure_without_a_known_fault_is_looked_at_again_soon_then_seldom() -
         step = decide(job("FAILED"), replace(ATTEMPT, ended=NOW - waited), verdict, LIMITS, NOW, NODES, None)
         assert (step.kind, step.final) == (StepKind.NOTHING, False)
         waits.append(step.again_s)
-    assert waits == [1.0, 5.0, 20.0]
+    assert waits == [0.5, 5.0, 20.0]
     over = decide(job("FAILED"), replace(ATTEMPT, ended=NOW - 61), verdict, LIMITS, NOW, NODES, None)
     assert (over.final, over.again_s) == (True, None)
 
