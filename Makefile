@@ -7,11 +7,12 @@ ARGS    ?=
 ROUNDS  ?= 200
 SEED    ?= 1
 SLURM   ?=
+FUZZ    ?= 10000
 
 # Test clusters mostly wait, so two files at a time serve even one core well.
 JOBS    ?= 2
 
-.PHONY: help setup plugins demo test test-unit test-cluster matrix torch torture lint format bench clean
+.PHONY: help setup plugins demo test test-unit test-cluster matrix torch torture lint format bench fuzz clean
 
 help:
 	@echo 'make setup         install what is missing (apt, pip) and make .venv/bin/aistation'
@@ -24,6 +25,7 @@ help:
 	@echo 'make matrix        the core of these on Slurm 22.05, 24.11 and 26.05, and a table; ARGS=--all: all of them'
 	@echo 'make torch         the CPU build of PyTorch in .venv/torch, for examples/torch_ddp and its test'
 	@echo 'make torture       random faults on a real Slurm; ROUNDS=200 SEED=1; nothing may be lost or doubled'
+	@echo 'make fuzz          the fuzz tests of kernel-log and sysfs readers with 10,000 inputs each; FUZZ=100000 for more'
 	@echo 'make lint          ruff, mypy --strict, shellcheck, C warnings as errors'
 	@echo 'make bench         measured figures, as ratios from one run'
 	@echo 'make plugins       build the SPANK plugin against the Slurm found'
@@ -55,6 +57,9 @@ torch: setup
 
 torture: setup plugins
 	@$(BIN)/python -m tests.cluster.torture --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
+fuzz: setup
+	@AISTATION_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/unit/probes/test_klog_filter.py tests/unit/probes/test_rdma_fuzz.py $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff format --check .

@@ -14,10 +14,11 @@ from typing import Any
 import click
 
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
-from aistation_slurm.detectors.kernel_events import Event, deciding, find_events
+from aistation_slurm.detectors.kernel_events import WORDS, Event, deciding, find_events
 from aistation_slurm.errors import ProbeError
 from aistation_slurm.probes.klog import KernelLog
-from aistation_slurm.probes.klog_text import Record, log_lines, read_text
+from aistation_slurm.probes.klog_filter import CHUNK, chosen_lines
+from aistation_slurm.probes.klog_text import Record, log_chunks, read_text
 
 __all__ = ["command"]
 
@@ -54,14 +55,18 @@ def scan(ctx: click.Context, source: str, all_boots: bool, as_json: bool) -> Non
     else:
         _table(events)
         if ignored["lines"]:
-            click.echo(f"aistation: {ignored['lines']} lines were not written by the kernel and do not count", err=True)
+            click.echo(
+                f"aistation: {ignored['lines']} lines that could tell of a fault were not written by the kernel and do not count",
+                err=True,
+            )
     ctx.exit(EXIT_PROBLEM if any(e.drain for e in events) else EXIT_OK)
 
 
 def _records(source: str, ignored: Counter[str]) -> Iterable[Record]:
     """Records of the file, of standard input, or of /dev/kmsg itself (which never ends, and so is read without waiting)."""
     if source == "-":
-        return read_text((line.decode("utf-8", "replace") for line in sys.stdin.buffer), ignored)
+        chunks = iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
+        return read_text(chosen_lines(chunks, WORDS), ignored)
     status = os.stat(source)
     if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(1, 11):
         log = KernelLog(source)
@@ -69,7 +74,7 @@ def _records(source: str, ignored: Counter[str]) -> Iterable[Record]:
             return log.read_new()
         finally:
             log.close()
-    return read_text(log_lines(Path(source)), ignored)
+    return read_text(chosen_lines(log_chunks(Path(source), CHUNK), WORDS), ignored)
 
 
 def _as_json(events: list[Event]) -> dict[str, Any]:

@@ -17,10 +17,14 @@ from aistation_slurm.detectors.nvrm_lines import gpu_key
 from aistation_slurm.detectors.xid_table import load_table
 from aistation_slurm.probes.klog_text import Record
 
-__all__ = ["Event", "deciding", "find_events", "gpu_key"]
+__all__ = ["WORDS", "Event", "deciding", "find_events", "gpu_key"]
 
 
 NVLINK_XID = 74
+_OF_THE_GPU = ("xid", "gpu_lost", "gpu_init")
+
+WORDS = (*nvrm_lines.WORDS, *host_lines.WORDS)
+"""In lower case: a message without any of them is no event. For readers of large logs (probes/klog_filter.py)."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class _Log:
         text = record.text
         if nvrm_lines.DRIVER_LOADED.match(text):
             # a new driver has looked at every GPU: what was said before is dealt with, or will be said again
-            self.events = [_dealt_with(e) if e.kind in ("xid", "gpu_lost") else e for e in self.events]
+            self.events = [_dealt_with(e) if e.kind in _OF_THE_GPU else e for e in self.events]
             self._lost.clear()
             return
         if self._identify(text) or self._repeated(record):
@@ -126,6 +130,7 @@ class _Log:
             self._xid(_xid(xid, record))
             return
         if nvrm_lines.NVRM.match(text):
+            self._init_failed(text, record)
             self._off_bus(text, record)
             return
         host = host_lines.find(text)
@@ -178,6 +183,21 @@ class _Log:
         old = self.events[index]
         best = replace(event, time=old.time) if old.synthetic and not event.synthetic else old
         self.events[index] = replace(best, count=old.count + 1)
+
+    def _init_failed(self, text: str, record: Record) -> None:
+        """The driver could not start a GPU, and says so in two lines at each try; whether it is missing is NVML's to tell."""
+        match = nvrm_lines.INIT_FAILED.match(text)
+        if match is None:
+            return
+        pci = gpu_key(match.group(1)) if match.group(1) else ""
+        for index, event in enumerate(self.events):
+            if (event.kind, event.pci, event.superseded) == ("gpu_init", pci, False):
+                tries = event.count + (match.group(2) == "RmInitAdapter")
+                self.events[index] = replace(event, count=tries)
+                return
+        meaning = "the driver could not initialise the GPU"
+        event = Event("gpu_init", record.raw, record.time, pci=pci, fatal=True, action="inspect", meaning=meaning)
+        self.events.append(event)
 
     def _off_bus(self, text: str, record: Record) -> None:
         """Sentences about a lost GPU; the one of the probe routine has its address some lines above."""
@@ -233,8 +253,9 @@ def _xid(match: re.Match[str], record: Record) -> Event:
     if row is not None and row.kind == "by_word":
         word = nvrm_lines.NVLINK.search(rest)
         if word is None:
-            # a form without the word cannot be judged: shown, not acted on
-            return replace(event, action="inspect", classified="unknown")
+            # a new form: shown, and acted on by no more than a look
+            severity = nvrm_lines.severity_word(rest)
+            return replace(event, action="inspect", classified=severity or "unknown", fatal=severity == "fatal")
         fatal = word.group(2).lower() == "fatal"
         return replace(
             event, fatal=fatal, drain=fatal, action="gpu_reset" if fatal else "none", unit=word.group(1),

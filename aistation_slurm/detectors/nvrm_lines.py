@@ -8,6 +8,7 @@ from typing import Optional
 __all__ = [
     "ADDRESS",
     "DRIVER_LOADED",
+    "INIT_FAILED",
     "LINK",
     "NOTICE",
     "NVLINK",
@@ -20,9 +21,11 @@ __all__ = [
     "SXID_DETAIL",
     "SXID_FAULT",
     "UUID",
+    "WORDS",
     "XID",
     "gpu_key",
     "recovery_action",
+    "severity_word",
     "who",
 ]
 
@@ -81,8 +84,18 @@ UUID = re.compile(rf"NVRM: GPU at {_PCI}: (GPU-[0-9a-fA-F-]+)")
 # NVRM: GPU Board Serial Number: 1650000000001               NVRM: GPU 0000:91:00.0: GPU serial number is 1650000000001.
 SERIAL = re.compile(rf"NVRM: (?:GPU {_PCI}: )?GPU (?:Board )?serial number(?: is|:)\s*(\w+)", re.IGNORECASE)
 
+# NVRM: GPU 0000:d5:00.0: RmInitAdapter failed! (0x24:0xffff:1220)      NVRM: RmInitAdapter failed! (0x62:0x65:1784)
+# NVRM: GPU 0000:d5:00.0: rm_init_adapter failed, device minor number 3     (the second line of the same)
+INIT_FAILED = re.compile(rf"NVRM: (?:GPU {_PCI}: )?(RmInitAdapter|rm_init_adapter) failed")
+
 # nvidia-nvlink: Nvlink Core is being initialized, major device number 236       (printed first when the module is loaded)
 DRIVER_LOADED = re.compile(r"nvidia-nvlink: Nvlink Core is being initialized")
+
+
+WORDS = ("nvrm", "nvidia-nv")
+"""In lower case: no message without one of them is of any form above."""
+
+_BY_WORD = re.compile(r"\b(Non-?fatal|Fatal)\b", re.IGNORECASE)
 
 
 def gpu_key(address: str) -> str:
@@ -102,6 +115,15 @@ def who(rest: str) -> tuple[Optional[int], Optional[str], str]:
     pid = int(match.group(1)) if match.group(1).isdigit() else None
     name = (match.group(2) or "").strip()
     return pid, name if name and name.strip("'") != "<unknown>" else None, match.group(3)
+
+
+def severity_word(rest: str) -> Optional[str]:
+    """``fatal`` or ``nonfatal`` of an NVLink Xid's text in a form that is not known; None where it has no such word.
+
+    The last one counts: what comes first may be the name of a process.
+    """
+    words = _BY_WORD.findall(rest)
+    return words[-1].lower().replace("-", "") if words else None
 
 
 def recovery_action(rest: str) -> tuple[str, str]:

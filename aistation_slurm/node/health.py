@@ -10,14 +10,15 @@ from typing import Any, Optional
 
 from aistation_slurm.config import Config
 from aistation_slurm.detectors import ALL, fabric, rates
-from aistation_slurm.detectors.kernel_events import Event, find_events
+from aistation_slurm.detectors.kernel_events import WORDS, Event, find_events
 from aistation_slurm.detectors.rules import apply_rules
 from aistation_slurm.findings import Finding, Status, worst
 from aistation_slurm.node import fabric_look, host_look, looks, slow_facts
 from aistation_slurm.node.gpu_look import captured_gpus, look_at_gpus
 from aistation_slurm.probes import host as host_probe
 from aistation_slurm.probes.klog import KernelLog
-from aistation_slurm.probes.klog_text import log_lines, read_text
+from aistation_slurm.probes.klog_filter import chosen_lines
+from aistation_slurm.probes.klog_text import log_chunks, read_text
 from aistation_slurm.probes.nvml import NvmlSnapshot
 from aistation_slurm.probes.pci import PciGpu
 from aistation_slurm.probes.rdma import PortSnapshot
@@ -136,7 +137,7 @@ def check_capture(root: Path, config: Config, *, now: float, only: Sequence[str]
     ports: list[PortSnapshot] = []
     pci: Sequence[PciGpu] = ()
     log = next((root / path for path in _CAPTURED_LOGS if (root / path).is_file()), None)
-    events = find_events(read_text(log_lines(log))) if log is not None else None
+    events = find_events(read_text(chosen_lines(log_chunks(log), WORDS))) if log is not None else None
     if _wanted("gpu", only):
         # a log may tell of a GPU that the tree's PCI bus no longer has
         told = None if events is None else [e for e in events if e.kind in _GPU_EVENTS]

@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
-__all__ = ["Record", "log_lines", "read_text"]
+__all__ = ["BOOT_MARKER", "FIRST_WORDS", "Record", "log_chunks", "parse_line", "read_text"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ _SENDER = re.compile(r"(?:(\S+) )?([^\s:\[]+)(\[\d+\])?: ?")
 _KERNEL = re.compile(r"(?:\S+ )?kernel: ?")
 # gpu1: [  12.3] text      (pdsh, clush)
 _FANOUT = re.compile(r"[\w.-]+: ?(?=\[ *\d+\.\d|<\d{1,3}>|\w+ *:\w+ *: |\d+,\d+,\d+,|\{)")
-_BOOT = re.compile(r"--\s+(?:.*\b)?(?:reboot|boot)\b.*--", re.IGNORECASE)
+BOOT_MARKER = re.compile(r"--\s+(?:.*\b)?(?:reboot|boot)\b.*--", re.IGNORECASE)
+FIRST_WORDS = "Linux version "
+"""The first message of every kernel."""
 _KMSG_DICTIONARY = re.compile(r"\s[A-Z_]+=")
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr)}
@@ -70,16 +72,16 @@ _JSON_LINES_MAX = 500_000
 """Of one JSON document spread over lines (``dmesg -J`` of a full ring buffer has about 5 lines a message)."""
 
 
-def log_lines(path: Path) -> Iterator[str]:
-    """Lines of a log file, a .gz one too. Raises OSError (and EOFError for a .gz file that is cut short)."""
+def log_chunks(path: Path, size: int = 1 << 20) -> Iterator[bytes]:
+    """A log file in pieces, a .gz one unpacked. Raises OSError (and EOFError for a .gz file that is cut short)."""
     with path.open("rb") as plain:
         packed = plain.read(2) == b"\x1f\x8b"
         plain.seek(0)
         if not packed:
-            yield from (line.decode("utf-8", "replace") for line in plain)
+            yield from iter(lambda: plain.read(size), b"")
             return
         with gzip.open(plain) as unpacked:
-            yield from (line.decode("utf-8", "replace") for line in unpacked)
+            yield from iter(lambda: unpacked.read(size), b"")
 
 
 def read_text(lines: Iterable[str], ignored: Optional[Counter[str]] = None) -> Iterator[Record]:
@@ -91,7 +93,7 @@ def read_text(lines: Iterable[str], ignored: Optional[Counter[str]] = None) -> I
             fresh = True
             continue
         changed = bool(record.boot and boot and record.boot != boot)
-        first = fresh or changed or record.text.startswith("Linux version ")
+        first = fresh or changed or record.text.startswith(FIRST_WORDS)
         boot, fresh = record.boot or boot, False
         yield replace(record, new_boot=True) if first else record
 
@@ -119,7 +121,7 @@ def _records(lines: Iterable[str], ignored: Counter[str]) -> Iterator[Optional[R
                 document = []
             continue
         pretty = pretty and not line.strip()
-        if _BOOT.fullmatch(line.strip()):
+        if BOOT_MARKER.fullmatch(line.strip()):
             if pending is not None:
                 yield pending
             pending, dropping = None, False
@@ -131,14 +133,14 @@ def _records(lines: Iterable[str], ignored: Counter[str]) -> Iterator[Optional[R
             continue
         if pending is not None:
             yield pending
-        pending = _parse(line)
+        pending = parse_line(line)
         dropping = pending is None
         ignored["lines"] += dropping and bool(line.strip())
     if pending is not None:
         yield pending
 
 
-def _parse(line: str) -> Optional[Record]:
+def parse_line(line: str) -> Optional[Record]:
     """One line as a record; None when it is empty or was not written by the kernel."""
     if not line.strip():
         return None

@@ -1,4 +1,4 @@
-"""``make bench`` or ``python -m tests.bench [gate|watchdog|recovery|table|lua|submit|placement ...]``."""
+"""``make bench`` or ``python -m tests.bench [gate|klog|watchdog|recovery|table|lua|submit|placement ...]``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench import gate, lua, placement_table, recovery, submit, watchdog
+from tests.bench import gate, klog, lua, placement_table, recovery, submit, watchdog
 from tests.bench.ways import all_ways
 
-ALL = ("gate", "watchdog", "table", "lua", "submit", "recovery")
+ALL = ("gate", "klog", "watchdog", "table", "lua", "submit", "recovery")
 
 
 def main() -> None:
@@ -39,6 +39,8 @@ def main() -> None:
     chosen = args.what or list(ALL)
     if "gate" in chosen:
         gate.measure(console, args.rounds)
+    if "klog" in chosen:
+        klog.measure(console)
     if "watchdog" in chosen:
         watchdog.measure(console, args.idle)
     if "table" in chosen:

@@ -33,6 +33,14 @@ def events(*lines: str, **options: Any) -> list[Event]:
         ),
         ("NVRM: Xid (PCI:0000:3b:00): 999, new", {"classified": "unknown", "drain": False, "action": "inspect"}),
         ("NVRM: Xid (PCI:0000:3b:00): 145, no word here", {"classified": "unknown", "drain": False}),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 144, SAW: Fatal, new form",
+            {"classified": "fatal", "drain": False, "action": "inspect"},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 144, pid=1, name=a, X Fatal, SAW: Non-fatal, new form",
+            {"classified": "nonfatal", "fatal": False},
+        ),
         ("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery) action( changed", {"drain": False, "action": "inspect"}),
         (
             "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
@@ -216,6 +224,27 @@ def test_details_of_a_switch_fault_stay_with_it() -> None:
         ("mce: [Hardware Error]: Machine check events logged", {"kind": "mce"}),
         ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", {"kind": "mce", "severity": "uncorrected"}),
         ("INFO: task python:77 blocked for more than 120 seconds.", {"kind": "hung_task", "pid": 77}),
+        (
+            "mlx5_core 0000:5c:00.0: mlx5_health: poll_health:800:(pid 0): device's health compromised - reached miss count",
+            {"kind": "hca", "pci": "0000:5c:00", "meaning": "device's health compromised"},
+        ),
+        (
+            "mlx5_core 0000:5d:00.0: mlx5_pcie_event:301:(pid 7): Detected insufficient power on the PCIe slot (27W).",
+            {"kind": "hca_power", "pci": "0000:5d:00", "action": "inspect"},
+        ),
+        (
+            "pci 0000:17:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at 0000:16:01.0 "
+            "(capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)",
+            {"kind": "pcie_limited", "pci": "0000:17:00", "fatal": False},
+        ),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:77]", {"kind": "lockup", "device": "CPU 3"}),
+        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 12", {"kind": "lockup", "meaning": "hard lockup"}),
+        ("nfs: server filer1 not responding, still trying", {"kind": "file_server", "action": "inspect"}),
+        ("nfs: server filer1 OK", {"kind": "file_server", "action": "none"}),
+        (
+            "LustreError: 9:0:(import.c:1:f()) x-MDT0000-mdc: This client was evicted by x-MDT0000; in progress operations fail.",
+            {"kind": "file_server", "device": "x-MDT0000"},
+        ),
     ],
 )
 def test_lines_of_the_rest_of_the_kernel(line: str, fields: dict[str, Any]) -> None:
@@ -248,3 +277,24 @@ def test_the_json_shape() -> None:
 )
 def test_pci_addresses(address: str, key: str) -> None:
     assert gpu_key(address) == key
+
+
+def test_a_gpu_that_cannot_be_initialised_is_one_event_for_all_tries() -> None:
+    lines = [
+        "[1.0] NVRM: GPU 0000:d5:00.0: RmInitAdapter failed! (0x24:0xffff:1220)",
+        "[1.1] NVRM: GPU 0000:d5:00.0: rm_init_adapter failed, device minor number 3",
+        "[2.0] NVRM: GPU 0000:d5:00.0: RmInitAdapter failed! (0x24:0xffff:1220)",
+        "[2.1] NVRM: GPU 0000:d5:00.0: rm_init_adapter failed, device minor number 3",
+        "[3.0] NVRM: RmInitAdapter failed! (0x62:0x65:1784)",
+    ]
+    named, nameless = events(*lines)
+    assert (named.kind, named.pci, named.count, named.drain, named.action) == (
+        "gpu_init",
+        "0000:d5:00",
+        2,
+        False,
+        "inspect",
+    )
+    assert (nameless.kind, nameless.pci, nameless.count) == ("gpu_init", "", 1)
+    loaded = events(*lines, "[9.0] nvidia-nvlink: Nvlink Core is being initialized, major device number 236")
+    assert all(event.superseded for event in loaded)
