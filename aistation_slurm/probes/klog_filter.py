@@ -73,6 +73,8 @@ class _Chosen:
         self._needles = needles
         self._whole = whole
         self._boot = b""
+        self._first = True
+        """The first line tells klog_text whether the log is indented."""
         self._open = False
         """Behind a boot marker: everything is needed up to the next record, which is the first of its boot."""
 
@@ -123,6 +125,9 @@ class _Chosen:
         lower = piece.lower()
         hits = {_start_of_record(lower, at) for needle in self._needles for at in _all(lower, needle)}
         hits.update(_start_of_record(lower, at) for at in _all(lower, b"--"))
+        if self._first and piece.strip():
+            self._first = False
+            hits.add(_start_of_record(lower, len(piece) - len(piece.lstrip())))
         if b'"message"' in lower:
             hits.update(_start_of_record(lower, match.start()) for match in _BYTES.finditer(lower))
             hits.update(self._other_boots(piece, lower))

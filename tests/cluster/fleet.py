@@ -221,15 +221,29 @@ class Fleet:
         return result
 
     def wait_for(self, predicate: Callable[[], T], timeout: float, what: str, interval: float = 0.1) -> T:
-        """Poll until ``predicate()`` is true; returns its value. Raises ClusterError (``what``) after ``timeout`` s."""
+        """Poll until ``predicate()`` is true; returns its value. Raises ClusterError (``what``, and how the cluster is)
+        after ``timeout`` s."""
         deadline = time.monotonic() + timeout
         while True:
             value = predicate()
             if value:
                 return value
             if time.monotonic() > deadline:
-                raise ClusterError(f"waited {timeout:g} s for {what}")
+                raise ClusterError(f"waited {timeout:g} s for {what}\n{self.situation()}")
             time.sleep(interval)
+
+    def situation(self) -> str:
+        """Jobs, drains and what controller and watchdog said last, for a failure message."""
+        shown: list[str] = []
+        jobs = ["squeue", "-a", "-t", "all", "-o", "job %i %T %r start %S node list %N exclude %x comment %k"]
+        for argv in (jobs, ["sinfo", "-h", "-N", "-o", "%N %T %E"]):
+            try:
+                shown += self.run(argv, check=False, timeout=20).stdout.splitlines()
+            except (OSError, subprocess.SubprocessError) as exc:
+                shown.append(f"{argv[0]}: {exc}")
+        for name, lines in (("slurmctld", 25), ("watchdog", 12)):
+            shown += [f"{name}: {line}" for line in self.logs(name).splitlines()[-lines:]]
+        return "\n".join(shown)
 
     def logs(self, name: str) -> str:
         """All text of one daemon: "slurmctld", "slurmd.gpu1", "munged.gpu1", "watchdog", "agent.gpu1"."""

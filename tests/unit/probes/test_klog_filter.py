@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from aistation_slurm.detectors import host_lines
@@ -109,6 +109,7 @@ def test_bytes_of_any_kind(log: bytes, size: int) -> None:
 
 
 @pytest.mark.timeout(300 + EXAMPLES)
+@example(["0", "", "     NVRM: fallen off the bus and is not responding to commands."])
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=200)), max_size=20))
 @MANY
 def test_text_of_any_kind(lines: list[str]) -> None:
@@ -139,4 +140,5 @@ def test_a_record_without_an_end_is_bounded() -> None:
 
     kept = sum(len(line) for line in chosen_lines(endless(), ["nvrm"]))
     assert 0 < kept < 20 << 20
-    assert list(chosen_lines((b"x" * (1 << 20) for _ in range(40)), ["nvrm"])) == []
+    first = sum(len(line) for line in chosen_lines((b"x" * (1 << 20) for _ in range(40)), ["nvrm"]))
+    assert first < 20 << 20
