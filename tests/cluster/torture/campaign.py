@@ -32,7 +32,9 @@ NOT_SPED_UP_S = 20.0
 LAUNCH_S = 25.0
 """A script starts at most this long after the allocation; the wait for slurmctld's return included."""
 END_S = 240.0
-"""For everything to come to rest, Slurm's own 121 s delay of a requeued job included."""
+"""For everything to come to rest, Slurm's own 121 s delay of a requeued job included; from the latest begin time on."""
+END_MOST_S = 1500.0
+"""Whatever the begin times say."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,12 @@ class Campaign:
     def _end(self) -> None:
         """Undo everything, let the jobs come to rest, judge them."""
         self._say("all rounds done: waiting for repairs and jobs")
-        deadline = time.monotonic() + END_S
-        self._ending_since = time.time()
-        while time.monotonic() < deadline:
+        self._ending_since = rested = time.time()
+        while time.time() < min(rested + END_S, self._ending_since + END_MOST_S):
             self.look()
+            # nobody is lost who is told when to begin: the back-off after quick failures is longer than END_S
+            begins = (job.begins for job in self.history.jobs.values() if job.state == "PENDING")
+            rested = max([rested, *begins])
             if not (self._schedule or self.operator.care or self._fuses) and self._at_rest():
                 break
             time.sleep(LOOK_S)

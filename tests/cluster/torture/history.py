@@ -68,6 +68,13 @@ class Watched:
     def state(self) -> str:
         return str(self.row.get("job_state", "UNKNOWN"))
 
+    @property
+    def begins(self) -> float:
+        """The begin time that a job waits for; 0 where it waits for none."""
+        if self.state != "PENDING" or self.row.get("state_reason") != "BeginTime":
+            return 0.0
+        return float(self.row.get("start_time") or 0)
+
     def see(self, row: dict[str, Any], now: float) -> None:
         if row["job_state"] not in OVER:
             self.over_since = None

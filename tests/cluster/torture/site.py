@@ -15,6 +15,12 @@ SHIM = Path(__file__).with_name("shim.c")
 JOURNAL_DISK, SPOOL_DISK = "/var/lib/aistation", "/var/spool/aistation/events"
 _INSIDE = "/shared/.torture"
 _PAGE = struct.Struct("<qqq")
+RESTART = {
+    "infrastructure": {"limit": 100, "backoff_s": 10.0, "backoff_max_s": 60.0},
+    "resume_failed": {"limit": 4, "backoff_s": 10.0, "backoff_max_s": 60.0},
+    "transient": {"limit": 2, "backoff_s": 30.0, "backoff_max_s": 60.0},
+}
+"""The defaults, but with short back-offs: every attempt here is a quick one, and a job that waits for 600 s tests nothing."""
 
 
 class Site(Cluster):
@@ -26,8 +32,13 @@ class Site(Cluster):
             gpus=4,
             hcas=2,
             conf_extra="MinJobAge=900\nSchedulerParameters=bf_interval=5,sched_min_interval=200000",
-            # so many faults on so few nodes would hold the breaker open all the time
-            config={"watchdog": {"poll_s": 5.0}, "node": {"poll_s": 5.0}, "breaker": {"least": 1000}},
+            config={
+                "watchdog": {"poll_s": 5.0},
+                **{f"watchdog.restart.{cause}": rule for cause, rule in RESTART.items()},
+                "node": {"poll_s": 5.0},
+                # so many faults on so few nodes would hold the breaker open all the time
+                "breaker": {"least": 1000},
+            },
         )
         self._page: mmap.mmap | None = None
 

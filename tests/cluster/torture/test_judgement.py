@@ -122,3 +122,9 @@ def test_slurmctlds_log_gives_the_attempts() -> None:
         (("gpu1", "gpu2"), 100.0, 101.0),
         (("gpu3",), 102.0, None),
     ]
+
+
+def test_a_waiting_job_tells_when_it_begins() -> None:
+    assert watched("PENDING", state_reason="BeginTime", start_time=800).begins == 800.0
+    assert watched("PENDING", state_reason="Resources", start_time=800).begins == 0.0
+    assert watched("RUNNING", state_reason="None", start_time=800).begins == 0.0
