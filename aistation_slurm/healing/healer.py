@@ -14,6 +14,7 @@ from typing import Optional
 import msgspec
 
 from aistation_slurm.config import Config
+from aistation_slurm.correlation.marker import breaker_says_no
 from aistation_slurm.errors import SlurmError, SlurmUnavailable, StateFileError
 from aistation_slurm.healing import actions, evidence, history, occupants, reason
 from aistation_slurm.healing.cards import Cards, identities
@@ -22,7 +23,6 @@ from aistation_slurm.healing.plan import Next, Seen, answered, decide, faults
 from aistation_slurm.healing.result import Result
 from aistation_slurm.node import acted
 from aistation_slurm.node import history as klog_history
-from aistation_slurm.node.breaker import breaker_open
 from aistation_slurm.node.drain import LOCK_WAIT_S, conclusive, drain_lock, look, resume_node
 from aistation_slurm.node.drain import Outcome as DrainOutcome
 from aistation_slurm.node.health import NodeReport, check_node
@@ -113,7 +113,7 @@ class Healer:
         if dry:
             look = self._look(node, base, case)
             return self._dry(case, decide(look.seen, case, self._spent(case), self.config.healing, self.now()))
-        if base != node.reason and not _rebooting(node) and not self._held():
+        if base != node.reason and not _rebooting(node) and not self._held(name):
             node = self._restore(name, node.reason, base)
             case.say(self.now(), "the drain stands again as before the reboot")
         look = self._look(node, base, case)
@@ -169,7 +169,7 @@ class Healer:
     def _look(self, node: Node, base: str, case: Case) -> _Look:
         """A full look, but only at a node that is empty: nothing heavy beside a job."""
         config, boot = self.config, self.boot()
-        held, occupied = self._held(), occupants.in_slurm(node)
+        held, occupied = self._held(node.name), occupants.in_slurm(node)
         if _rebooting(node) or occupied:
             if not occupied:
                 occupied = "a reboot is under way"
@@ -187,11 +187,14 @@ class Healer:
         seen = Seen(boot, report.findings, told, held, occupied, False, no_reboot)
         return _Look(node, base, seen, report)
 
-    def _held(self) -> str:
+    def _held(self, name: str) -> str:
         if not enforcing(self.config):
             return "observe mode: nothing is done"
-        if breaker_open(self.config.node.state_dir, self.now()):
-            return "the mass-drain breaker is open: nothing is done until the common cause is found"
+        try:
+            if breaker_says_no(self.client, name, self.config.node.state_dir, self.now()):
+                return "the mass-drain breaker is open: nothing is done until the common cause is found"
+        except SlurmUnavailable as exc:
+            return f"whether the mass-drain breaker is open cannot be told: {exc}"
         return ""
 
     def _no_reboot(self) -> str:
@@ -337,10 +340,10 @@ class Healer:
             if case.state != "inspect":
                 case.state, case.inspect_reason = "inspect", base
                 self._save(case)
-            if not case.evidence and self.now() - case.evidence_tried >= EVIDENCE_RETRY_S and not self._held():
+            if not case.evidence and self.now() - case.evidence_tried >= EVIDENCE_RETRY_S and not self._held(case.node):
                 self._keep_evidence(case, self.check())
                 self._save(case)
-            if base == case.reason and case.inspect_reason != base and not self._held():
+            if base == case.reason and case.inspect_reason != base and not self._held(case.node):
                 return self._tell_inspect(case)
         return Result("inspect", f"{case.node} waits for a person; evidence: {case.evidence or 'none'}", case)
 

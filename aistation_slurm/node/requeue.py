@@ -69,6 +69,13 @@ def opted_in(job: Job, record: Optional[JobRecord]) -> bool:
     return (record is not None and record.opted_in) or tags.managed(job.admin_comment)
 
 
+def _forbidden(job: Job) -> str:
+    """The option by which the job asked not to be requeued for any cause; "" where it did not."""
+    if job.requeue is False:
+        return "--no-requeue"
+    return "--ais-max-restarts=0" if tags.read_tag(job.admin_comment).get("max") == "0" else ""
+
+
 def victims(jobs: list[Job], node: str, records: Mapping[int, JobRecord], reach: Reach) -> list[Job]:
     """The jobs running on ``node`` that opted in, may be requeued, and are concerned."""
     found = []
@@ -76,10 +83,8 @@ def victims(jobs: list[Job], node: str, records: Mapping[int, JobRecord], reach:
         record = records.get(job.job_id)
         if job.state != "RUNNING" or job.completing or node not in job.nodes or not opted_in(job, record):
             continue
-        if job.requeue is False or not job.batch or job.start_time is None:
+        if _forbidden(job) or not job.batch or job.start_time is None:
             continue
-        if tags.read_tag(job.admin_comment).get("max") == "0":
-            continue  # --ais-max-restarts=0: none for any cause, as the watchdog has it
         if reach.concerns(held_gpus(job, record)):
             found.append(job)
     return found
@@ -148,9 +153,9 @@ def requeue_attempt(
     now = _running_here(client, seen, node)
     if now is None:
         return False
-    if now.requeue is False:
+    if _forbidden(now):
         done.add(attempt)
-        log.info("job %s asked not to be requeued (--no-requeue); left alone", seen.argument)
+        log.info("job %s asked not to be requeued (%s); left alone", seen.argument, _forbidden(now))
         return False
     leader = now
     if now.het_job_id is not None and now.het_job_id != now.job_id:

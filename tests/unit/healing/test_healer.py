@@ -15,6 +15,7 @@ from typing import Optional
 import pytest
 
 from aistation_slurm.config import Config
+from aistation_slurm.correlation.marker import FAR_S
 from aistation_slurm.errors import SlurmUnavailable, StateFileError
 from aistation_slurm.findings import Action, Finding, Status, drain_reason
 from aistation_slurm.healing import history
@@ -23,6 +24,7 @@ from aistation_slurm.healing.result import Result
 from aistation_slurm.node import acted
 from aistation_slurm.node import history as klog_history
 from aistation_slurm.node.health import NodeReport
+from aistation_slurm.slurm.client import Reservation
 from tests.cluster.faults import xid
 from tests.unit.node.fake_slurm import FakeSlurm
 from tests.unit.node.sim import SimNode
@@ -271,12 +273,20 @@ def test_observe_mode_and_an_open_breaker_do_nothing(tmp_path: Path) -> None:
         assert set(each.slurm.calls) == {"nodes gpu1"}
 
 
+def test_a_breaker_that_the_controller_opened_holds_it_too(world: World) -> None:
+    world.slurm.by_name["gpu1"] = replace(world.slurm.by_name["gpu1"], partitions=("gpu",))
+    world.slurm.reserved = [Reservation("ais-breaker_gpu", start_time=int(world.now) + 600 + FAR_S)]
+    result = world.step()
+    assert (result.kind, "breaker is open" in result.text) == ("waiting", True)
+    assert world.resets == []
+
+
 def test_a_dry_run_says_it_and_remembers_nothing(world: World) -> None:
     result = world.step(dry=True)
     assert "would reset 0000:3a:00.0" in result.text
     assert world.resets == []
     assert not os.path.exists(world.config.healing.dir)
-    assert set(world.slurm.calls) == {"nodes gpu1"}
+    assert set(world.slurm.calls) == {"nodes gpu1", "reservations"}
 
 
 def test_a_reset_that_leaves_the_driver_out_is_not_healed(world: World) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 
@@ -137,6 +137,18 @@ def test_a_heterogeneous_job_is_requeued_through_its_first_component(done: Reque
     slurm = FakeSlurm(first, second)
     assert requeue_attempt(slurm, second, "gpu1", done)
     assert slurm.made("requeue") == ["requeue 10"]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"requeue": False}, {"admin_comment": "[ais resume=auto max=0]"}], ids=["--no-requeue", "max-restarts=0"]
+)
+def test_a_job_that_wants_no_restart_is_left_alone_by_every_caller(
+    done: RequeuedAttempts, asked: dict[str, Any]
+) -> None:
+    slurm = FakeSlurm(job(**asked))
+    assert not requeue_attempt(slurm, job(), "gpu1", done)
+    assert slurm.made("requeue") == []
+    assert (7, job().start_time) in done, "and not looked at again"
 
 
 def test_never_twice_for_one_attempt_also_after_a_restart(done: RequeuedAttempts) -> None:
