@@ -12,7 +12,7 @@ FUZZ    ?= 10000
 # Test clusters mostly wait, so two files at a time serve even one core well.
 JOBS    ?= 2
 
-.PHONY: help setup plugins demo test test-unit test-cluster matrix torch torture lint format bench fuzz clean
+.PHONY: help setup plugins packages test-packages docs audit demo test test-unit test-cluster matrix torch torture lint format bench fuzz clean
 
 help:
 	@echo 'make setup         install what is missing (apt, pip) and make .venv/bin/aistation'
@@ -28,6 +28,10 @@ help:
 	@echo 'make fuzz          the fuzz tests of kernel-log and sysfs readers with 10,000 inputs each; FUZZ=100000 for more'
 	@echo 'make lint          ruff, mypy --strict, shellcheck, C warnings as errors'
 	@echo 'make bench         measured figures, as ratios from one run'
+	@echo 'make packages      wheel, sdist, deb and rpm in dist/; ARCH=aarch64: for that one'
+	@echo 'make test-packages build them, install the deb in a fresh Debian root and call it there (root)'
+	@echo 'make docs          the documentation as a site, in build/docs; every link has to resolve'
+	@echo 'make audit         known vulnerabilities of the dependencies (pip-audit; needs a network)'
 	@echo 'make plugins       build the SPANK plugin against the Slurm found'
 
 setup:
@@ -70,6 +74,18 @@ lint: setup
 format: setup
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+packages: setup
+	@$(BIN)/python scripts/packages.py $(if $(ARCH),--arch=$(ARCH))
+
+test-packages: packages
+	@AIS_PACKAGES=$(CURDIR)/dist $(BIN)/python -m pytest tests/cluster/test_packages.py $(ARGS)
+
+docs: setup
+	@sh scripts/docs.sh
+
+audit: setup
+	@sh scripts/audit.sh
 
 bench: setup plugins
 	@$(BIN)/python -m tests.bench $(ARGS)
