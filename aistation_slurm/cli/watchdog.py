@@ -18,6 +18,7 @@ from aistation_slurm.config import Config, load
 from aistation_slurm.config.reload import Reloader
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.placement.refresher import Refresher
+from aistation_slurm.recovery.acting import ActingClient
 from aistation_slurm.recovery.clock import SystemClock
 from aistation_slurm.recovery.journal import Journal
 from aistation_slurm.recovery.kill_time import KillTime
@@ -60,7 +61,7 @@ def run(config_path: Optional[Path], observe: bool) -> None:
     try:
         client = connect(config)
         primary = Primary(config.slurm, SystemClock())
-        placement = Refresher(config, connect(config))
+        placement = _placement(config)
         journal = Journal(Path(config.watchdog.journal), _wait_for_cluster_name(client))
         watchdog = _watchdog(config, client, journal, primary, placement)
         ended = reload = False
@@ -101,7 +102,7 @@ def once(config_path: Optional[Path], observe: bool) -> None:
     try:
         client = connect(config)
         primary = Primary(config.slurm, SystemClock())
-        placement = Refresher(config, connect(config))
+        placement = _placement(config)
         journal = Journal(Path(config.watchdog.journal), client.cluster_name())
         watchdog = _watchdog(config, client, journal, primary, placement)
         watchdog.cycle(everything=True)
@@ -174,6 +175,11 @@ def _watchdog(
     log.info("watchdog of cluster %s %s; journal %s", journal.cluster, mode, config.watchdog.journal)
     clock = SystemClock()
     return Watchdog(config, client, journal, clock, primary, placement, KillTime(config.slurm, clock))
+
+
+def _placement(config: Config) -> Refresher:
+    """With a client and a proof of being in control of its own: it works in a thread beside the watchdog's."""
+    return Refresher(config, ActingClient(connect(config), Primary(config.slurm, SystemClock())))
 
 
 def _wait_for_cluster_name(client: SlurmClient) -> str:

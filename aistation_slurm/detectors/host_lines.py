@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Optional
 
-__all__ = ["WORDS", "find"]
+__all__ = ["PATTERNS", "WORDS", "find"]
 
 _BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _WHERE = r"(?:[\w .-]+:\d+:\(pid \d+\): |[\w.-]+: )*"
@@ -160,61 +160,59 @@ def _file_server(match: re.Match[str]) -> Fields:
     }
 
 
-_PATTERNS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], Fields]], ...] = tuple(
-    (word, re.compile(pattern, re.IGNORECASE), build)
-    for word, pattern, build in (
-        # mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link ACTIVE
-        ("link ", rf"mlx[45]_core {_BDF} (\S+?): Port: (\d+) Link (\w+)", _link_ib),
-        # mlx5_core 0000:3b:00.0 ens1f0np0: Link down         ice 0000:4b:00.0 eth0: NIC Link is Down
-        ("link ", rf"\w+ {_BDF}:? ([\w.-]+): (?:NIC )?Link (?:is )?(up|down)\b", _link_net),
-        ("link ", r"()([\w.-]+): (?:NIC )?Link is (up|down)\b", _link_net),
-        # IPv6: ADDRCONF(NETDEV_CHANGE): ib0: link becomes ready
-        ("link ", r"IPv6: ADDRCONF\(NETDEV_\w+\): ([\w.-]+): link (becomes ready|is not ready)", _link_ready),
-        # mlx5_core 0000:5c:00.0: Port module event: module 0, Cable unplugged
-        ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}Port module event(?:\[\w+\])?: module \d+, "
-         r"(Cable (?:unplugged|error)[^\n]{0,60})", _cable),
-        # mlx5_core 0000:5c:00.0: poll_health:840:(pid 0): Fatal error 3 detected       ... device's health compromised
-        ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}(Fatal error \d+ detected)", _hca),
-        ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}(device's health compromised)", _hca),
-        # mlx5_core 0000:5d:00.0: mlx5_pcie_event:299:(pid 7): Detected insufficient power on the PCIe slot (27W).
-        ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}"
-         r"(Detected insufficient power on the PCIe slot(?: \(\d+W\))?)", _power),
-        # pcieport 0000:16:00.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0
-        # nvidia 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
-        ("aer: ", rf"\w+ {_BDF}: (AER: [^\n]*)", _aer),
-        ("pcie", rf"\w+ {_BDF}: (PCIe Bus Error: [^\n]*)", _aer),
-        # pcieport 0000:16:01.0: pciehp: Slot(3): Link Down
-        ("pcie", rf"pcieport {_BDF}: pciehp: (Slot\(\S+?\)): (Link Down|Card not present)", _hotplug),
-        # pci 0000:17:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at 0000:16:01.0 (capable of ...)
-        ("pcie", rf"\w+ {_BDF}: ([\d.]+ Gb/s available PCIe bandwidth, "
-         r"limited by [\d.]+ GT/s (?:PCIe )?x\d+ link)", _narrow),
-        # nvme nvme0: Removing after probe failure status: -19      nvme nvme0: I/O 23 QID 4 timeout, aborting
-        ("nvme nvme", r"nvme (nvme\d+): (Removing after probe failure|Disabling device after reset failure)", _nvme_gone),
-        ("nvme nvme", r"nvme (nvme\d+)(?:n\d+)?: (I/O (?:tag )?\d+ .*timeout|controller is down|Device not ready)", _nvme),
-        # I/O error, dev nvme0n1, sector 12345      blk_update_request: critical medium error, dev sda, sector 1
-        (" error, dev ", r"(?:blk_update_request: )?(?:I/O|critical \w+) error, dev (\w+), sector", _block),
-        # Out of memory: Killed process 1234 (python) total-vm:...     Memory cgroup out of memory: Killed process ...
-        ("out of memory: kill", r"(Memory cgroup )?out of memory: Kill(?:ed)? process (\d+) \((.*?)\)(?: |,|$)", _oom),
-        # EXT4-fs (sda1): Remounting filesystem read-only       XFS (nvme0n1p1): log I/O error ... Shutting down filesystem
-        ("filesystem", r"EXT4-fs \(([\w-]+)\): Remounting filesystem read-only()", _read_only),
-        ("filesystem", r"XFS \(([\w-]+)\): .*Shutting down filesystem()", _read_only),
-        ("forced readonly", r"BTRFS.* \(?device ([\w-]+)\)?.*forced readonly()", _read_only),
-        # mce: [Hardware Error]: Machine check events logged         EDAC MC0: 1 UE memory read error on ...
-        ("[hardware error]", r"(?:mce: )?\[Hardware Error\]: Machine check", _machine_check),
-        ("edac ", r"(EDAC \w+): \d+ ([CU]E) ", _edac),
-        # INFO: task python:1234 blocked for more than 120 seconds.
-        ("blocked for more than", r"INFO: task (.*):(\d+) blocked for more than (\d+) seconds", _hung_task),
-        # watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4242]    NMI watchdog: Watchdog detected hard LOCKUP on cpu 3
-        (" lockup ", r"(?:NMI )?(?:watchdog: )?BUG: (soft) lockup - CPU#(\d+) stuck for (\d+)s", _lockup),
-        (" lockup ", r"(?:NMI )?watchdog: Watchdog detected (hard) LOCKUP on cpu (\d+)()", _lockup),
-        # nfs: server filer1 not responding, still trying      nfs: server filer1 OK
-        ("nfs: server ", r"nfs: server (\S+) (not responding|OK)", _file_server),
-        # LustreError: 1234:0:(import.c:1:f()) ...: This client was evicted by scratch-MDT0000; in progress ...
-        ("client was evicted by", r"LustreError: [^\n]*This client was evicted by ([\w-]+)()", _file_server),
-    )
+PATTERNS: tuple[tuple[str, str, Callable[[re.Match[str]], Fields]], ...] = (
+    # mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link ACTIVE
+    ("link ", rf"mlx[45]_core {_BDF} (\S+?): Port: (\d+) Link (\w+)", _link_ib),
+    # mlx5_core 0000:3b:00.0 ens1f0np0: Link down         ice 0000:4b:00.0 eth0: NIC Link is Down
+    ("link ", rf"\w+ {_BDF}:? ([\w.-]+): (?:NIC )?Link (?:is )?(up|down)\b", _link_net),
+    ("link ", r"()([\w.-]+): (?:NIC )?Link is (up|down)\b", _link_net),
+    # IPv6: ADDRCONF(NETDEV_CHANGE): ib0: link becomes ready
+    ("link ", r"IPv6: ADDRCONF\(NETDEV_\w+\): ([\w.-]+): link (becomes ready|is not ready)", _link_ready),
+    # mlx5_core 0000:5c:00.0: Port module event: module 0, Cable unplugged
+    ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}Port module event(?:\[\w+\])?: module \d+, "
+     r"(Cable (?:unplugged|error)[^\n]{0,60})", _cable),
+    # mlx5_core 0000:5c:00.0: poll_health:840:(pid 0): Fatal error 3 detected       ... device's health compromised
+    ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}(Fatal error \d+ detected)", _hca),
+    ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}(device's health compromised)", _hca),
+    # mlx5_core 0000:5d:00.0: mlx5_pcie_event:299:(pid 7): Detected insufficient power on the PCIe slot (27W).
+    ("mlx5_core", rf"mlx5_core {_BDF}[^:]*: {_WHERE}"
+     r"(Detected insufficient power on the PCIe slot(?: \(\d+W\))?)", _power),
+    # pcieport 0000:16:00.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0
+    # nvidia 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
+    ("aer: ", rf"\w+ {_BDF}: (AER: [^\n]*)", _aer),
+    ("pcie", rf"\w+ {_BDF}: (PCIe Bus Error: [^\n]*)", _aer),
+    # pcieport 0000:16:01.0: pciehp: Slot(3): Link Down
+    ("pcie", rf"pcieport {_BDF}: pciehp: (Slot\(\S+?\)): (Link Down|Card not present)", _hotplug),
+    # pci 0000:17:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at 0000:16:01.0 (capable of ...)
+    ("pcie", rf"\w+ {_BDF}: ([\d.]+ Gb/s available PCIe bandwidth, "
+     r"limited by [\d.]+ GT/s (?:PCIe )?x\d+ link)", _narrow),
+    # nvme nvme0: Removing after probe failure status: -19      nvme nvme0: I/O 23 QID 4 timeout, aborting
+    ("nvme nvme", r"nvme (nvme\d+): (Removing after probe failure|Disabling device after reset failure)", _nvme_gone),
+    ("nvme nvme", r"nvme (nvme\d+)(?:n\d+)?: (I/O (?:tag )?\d+ .*timeout|controller is down|Device not ready)", _nvme),
+    # I/O error, dev nvme0n1, sector 12345      blk_update_request: critical medium error, dev sda, sector 1
+    (" error, dev ", r"(?:blk_update_request: )?(?:I/O|critical \w+) error, dev (\w+), sector", _block),
+    # Out of memory: Killed process 1234 (python) total-vm:...     Memory cgroup out of memory: Killed process ...
+    ("out of memory: kill", r"(Memory cgroup )?out of memory: Kill(?:ed)? process (\d+) \((.*?)\)(?: |,|$)", _oom),
+    # EXT4-fs (sda1): Remounting filesystem read-only       XFS (nvme0n1p1): log I/O error ... Shutting down filesystem
+    ("filesystem", r"EXT4-fs \(([\w-]+)\): Remounting filesystem read-only()", _read_only),
+    ("filesystem", r"XFS \(([\w-]+)\): .*Shutting down filesystem()", _read_only),
+    ("forced readonly", r"BTRFS.* \(?device ([\w-]+)\)?.*forced readonly()", _read_only),
+    # mce: [Hardware Error]: Machine check events logged         EDAC MC0: 1 UE memory read error on ...
+    ("[hardware error]", r"(?:mce: )?\[Hardware Error\]: Machine check", _machine_check),
+    ("edac ", r"(EDAC \w+): \d+ ([CU]E) ", _edac),
+    # INFO: task python:1234 blocked for more than 120 seconds.
+    ("blocked for more than", r"INFO: task (.*):(\d+) blocked for more than (\d+) seconds", _hung_task),
+    # watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4242]    NMI watchdog: Watchdog detected hard LOCKUP on cpu 3
+    (" lockup ", r"(?:NMI )?(?:watchdog: )?BUG: (soft) lockup - CPU#(\d+) stuck for (\d+)s", _lockup),
+    (" lockup ", r"(?:NMI )?watchdog: Watchdog detected (hard) LOCKUP on cpu (\d+)()", _lockup),
+    # nfs: server filer1 not responding, still trying      nfs: server filer1 OK
+    ("nfs: server ", r"nfs: server (\S+) (not responding|OK)", _file_server),
+    # LustreError: 1234:0:(import.c:1:f()) ...: This client was evicted by scratch-MDT0000; in progress ...
+    ("client was evicted by", r"LustreError: [^\n]*This client was evicted by ([\w-]+)()", _file_server),
 )  # fmt: skip
+"""(word in lower case that every match has, pattern, what is made of a match). Compiled when the word is met: most never are."""
 
-WORDS = tuple(sorted({word for word, _, _ in _PATTERNS}))
+WORDS = tuple(sorted({word for word, _, _ in PATTERNS}))
 """In lower case: no message without one of them is an event of this module. Few and rare, since each is looked for in the whole
 of a large log."""
 
@@ -222,8 +220,8 @@ of a large log."""
 def find(text: str) -> Optional[Fields]:
     """Fields of the event that this message is; None where it is none."""
     lower = text.lower()
-    for word, pattern, build in _PATTERNS:
-        match = pattern.match(text) if word in lower else None
+    for word, pattern, build in PATTERNS:
+        match = re.compile(pattern, re.IGNORECASE).match(text) if word in lower else None
         if match:
             return build(match)
     return None

@@ -1,4 +1,4 @@
-"""``make bench`` or ``python -m tests.bench [gate|klog|watchdog|recovery|table|lua|submit|placement ...]``."""
+"""``make bench`` or ``python -m tests.bench [gate|agent|klog|watchdog|recovery|table|lua|submit|placement ...]``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench import gate, klog, lua, placement_table, recovery, submit, watchdog
+from tests.bench import agent, gate, klog, lua, placement_table, recovery, submit, watchdog
 from tests.bench.ways import all_ways
 
-ALL = ("gate", "klog", "watchdog", "table", "lua", "submit", "recovery")
+ALL = ("gate", "agent", "klog", "watchdog", "table", "lua", "submit", "recovery")
 
 
 def main() -> None:
@@ -19,7 +19,9 @@ def main() -> None:
         "what", nargs="*", choices=[*ALL, "placement", []], help="default: all but placement, which takes hours"
     )
     parser.add_argument("--rounds", type=int, default=100, help="rounds of the gate (default 100)")
-    parser.add_argument("--idle", type=float, default=120.0, help="seconds of the idle watchdog (default 120)")
+    parser.add_argument(
+        "--idle", type=float, default=120.0, help="seconds of the idle watchdog, and of the agent (default 120)"
+    )
     parser.add_argument("--recoveries", type=int, default=20, help="GPU faults with AIStation, idle and full (20 each)")
     parser.add_argument("--best", type=int, default=5, help="stock Slurm with a script and StartTime=now (default 5)")
     parser.add_argument("--stock", type=int, default=2, help="two-minute rounds of stock Slurm by default (default 2)")
@@ -39,6 +41,8 @@ def main() -> None:
     chosen = args.what or list(ALL)
     if "gate" in chosen:
         gate.measure(console, args.rounds)
+    if "agent" in chosen:
+        agent.measure(console, idle_s=args.idle)
     if "klog" in chosen:
         klog.measure(console)
     if "watchdog" in chosen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import Optional
 
@@ -117,9 +118,10 @@ def test_text_of_any_kind(lines: list[str]) -> None:
     assert by_words(log, 64) == by_every_line(log)
 
 
-@pytest.mark.parametrize("number", range(len(host_lines._PATTERNS)))
+@pytest.mark.parametrize("number", range(len(host_lines.PATTERNS)))
 def test_every_match_of_a_pattern_has_its_word(number: int) -> None:
-    word, pattern, _ = host_lines._PATTERNS[number]
+    word, text, _ = host_lines.PATTERNS[number]
+    pattern = re.compile(text, re.IGNORECASE)
     assert word == word.lower()
     assert word.isascii()
 
