@@ -66,13 +66,17 @@ class FileFact:
 
 @dataclass(frozen=True)
 class NodeFact:
-    """A node as slurmctld shows it. version: of its slurmd, "" where it is not registered. features: the available ones."""
+    """A node as slurmctld shows it. version: of its slurmd, "" where it is not registered. features: the available ones.
+
+    gpus_used: as slurmctld counts them.
+    """
 
     name: str
     hostname: str
     version: str
     state: str
     features: tuple[str, ...] = ()
+    gpus_used: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from aistation_slurm.doctor.model import NEWEST, NodeFact
 from aistation_slurm.errors import SlurmUnavailable
 from aistation_slurm.recovery.primary import read_controllers
 from aistation_slurm.slurm.command import run
+from aistation_slurm.slurm.gres import gpu_count
 from aistation_slurm.topology.validate import parse_version
 
 __all__ = ["Shown", "nodes_from_text", "show_config", "show_nodes", "shown_from_text"]
@@ -40,7 +41,7 @@ def show_config(slurm: Slurm, conf: str) -> Shown:
 
 def show_nodes(slurm: Slurm, conf: str) -> tuple[NodeFact, ...]:
     """Raises SlurmUnavailable, SlurmRefused."""
-    argv = (f"{slurm.bin_dir}/scontrol", "show", "node")
+    argv = (f"{slurm.bin_dir}/scontrol", "-d", "show", "node")
     return nodes_from_text(run(argv, timeout_s=slurm.timeout_s, conf=conf))
 
 
@@ -77,7 +78,7 @@ def _time(text: str) -> Optional[float]:
 
 
 def nodes_from_text(text: str) -> tuple[NodeFact, ...]:
-    """``scontrol show node``, the form of several lines."""
+    """``scontrol -d show node``, the form of several lines; GresUsed stands there only with ``-d``."""
     found = []
     for record in re.split(r"(?m)^(?=NodeName=)", text):
         name = re.match(r"NodeName=(\S+)", record)
@@ -89,6 +90,7 @@ def nodes_from_text(text: str) -> tuple[NodeFact, ...]:
         state = re.search(r"(?m)^\s+State=(\S+)", record)
         features = re.search(r"(?m)^\s+AvailableFeatures=(\S+)", record)
         words = features.group(1).split(",") if features else []
+        used = re.search(r"(?m)^\s+GresUsed=(\S+)", record)
         found.append(
             NodeFact(
                 name.group(1),
@@ -96,6 +98,7 @@ def nodes_from_text(text: str) -> tuple[NodeFact, ...]:
                 version.group(1) if version else "",
                 state.group(1) if state else "",
                 tuple(word for word in words if word != "(null)"),
+                gpu_count(used.group(1)) if used else 0,
             )
         )
     return tuple(found)

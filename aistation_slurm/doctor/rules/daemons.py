@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from aistation_slurm.doctor.model import NEWEST, Item, Severity, Site
@@ -36,6 +37,7 @@ def judge(site: Site) -> Iterator[Item]:
     yield from _controllers(site)
     yield from _in_force(site)
     yield from _releases(site)
+    yield from _lost_gpus(site)
     yield from _ours(site)
     yield from _clock(site)
 
@@ -90,6 +92,25 @@ def _same(written: str, shown: str) -> bool:
 def _plain(text: str) -> set[str]:
     words = {word.strip().lower() for word in text.split(",")} - {"", "(null)"}
     return {word.rpartition("/")[2] if word.startswith(PLUGIN_KINDS) else word for word in words}
+
+
+def _lost_gpus(site: Site) -> Iterator[Item]:
+    """GPUs that slurmctld takes for used on nodes without a job (SchedMD's bug 16121, mended in 23.02.2)."""
+    names = [node.name for node in site.nodes or () if node.gpus_used and _is_idle(node.state)]
+    if names:
+        yield Item(
+            "gres.leaked",
+            Severity.WARNING,
+            f"{hostlist.fold(names)}: idle, but slurmctld counts GPUs there as used (GresUsed of `scontrol -d show node`)",
+            "jobs that need them stay PENDING (Resources) beside idle nodes. Slurm before 23.02.2 loses count where the last node "
+            "of a requeued job goes down while the job is COMPLETING. Right only where a suspended job holds them",
+            "restart slurmctld: it counts anew (jobs run on); Slurm 23.02.2 or later for good",
+        )
+
+
+def _is_idle(state: str) -> bool:
+    base, *flags = state.split("+")
+    return re.sub(r"\W", "", base) == "IDLE" and "COMPLETING" not in flags
 
 
 def _releases(site: Site) -> Iterator[Item]:

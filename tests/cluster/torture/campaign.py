@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Optional
 
 from aistation_slurm.slurm import hostlist
+from aistation_slurm.slurm.gres import gpu_count
 from tests.cluster import ClusterError, slurm_view
 from tests.cluster.torture import workload
 from tests.cluster.torture.history import OVER, Deed, History, Watched
@@ -29,6 +30,8 @@ SETTLED_S = 75.0
 """A failure may be found to be a node's fault up to a minute later."""
 NOT_SPED_UP_S = 20.0
 """A job that waits longer for its begin time than this was left to Slurm: watchdog's death and full disks end sooner."""
+LEAKED_S = 15.0
+"""An idle node has GPUs in use for longer than this: slurmctld has lost count of them."""
 LAUNCH_S = 25.0
 """A script starts at most this long after the allocation; the wait for slurmctld's return included."""
 END_S = 240.0
@@ -80,6 +83,7 @@ class Campaign:
         self._admin_since: dict[str, float] = {}
         self._ending_since = 0.0
         self._waiting: dict[int, float] = {}
+        self._leaking: dict[str, float] = {}
         self._fuses: list[int] = []
         self._fuse_deed: Optional[Deed] = None
         self._watchdog_back = 0.0
@@ -180,6 +184,7 @@ class Campaign:
                 self._nodes = {node["name"]: node for node in slurm_view.parse_nodes(text)}
         self._read_controller_log()
         self._see_nodes()
+        self._mind_gpus()
         self.operator.work(self._nodes)
         now = time.time()
         for job in self.history.jobs.values():
@@ -219,6 +224,20 @@ class Campaign:
             mine = [d for d in self.history.deeds if d.job == job.job_id and d.kind in ("requeue", "never launched")]
             if not mine:
                 self.delayed.add(job.job_id)
+
+    def _mind_gpus(self) -> None:
+        """Restart slurmctld, as an administrator would, where it lost count of an idle node's GPUs (docs/recovery.md)."""
+        now = time.time()
+        for name, node in self._nodes.items():
+            idle = node["state"] == "IDLE" and "COMPLETING" not in node["flags"]
+            if not idle or not gpu_count(str(node.get("gres_used") or "")):
+                self._leaking.pop(name, None)
+            elif now > self._leaking.setdefault(name, now) + LEAKED_S:
+                deed = self.do(Deed(self.round, now, "GPUs never given back", name, harmless=True))
+                self.site.stop_slurmctld(signal.SIGTERM)
+                self.restart_slurmctld(deed)
+                self._leaking.clear()
+                return
 
     def _read_controller_log(self) -> None:
         text = self.site.logs("slurmctld")[self._log_read :]

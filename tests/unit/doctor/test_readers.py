@@ -148,12 +148,14 @@ def test_hooks_that_slurmctld_dropped() -> None:
 def test_show_node() -> None:
     text = (
         "NodeName=n1 Arch=x86_64\n   AvailableFeatures=ib,h100\n   ActiveFeatures=ib\n"
+        "   Gres=gpu:h100:8\n   GresDrain=N/A\n   GresUsed=gpu:h100:2(IDX:0-1)\n"
         "   NodeAddr=10.0.0.1 NodeHostName=host1 Version=22.05.8\n   State=IDLE+DRAIN ThreadsPerCore=1\n"
         "   Reason=ais:gpu.lost Version=9 [root@now]\n\nNodeName=n2 \n   NodeAddr=n2 NodeHostName=n2 \n   State=DOWN\n"
     )
     one, two = nodes_from_text(text)
     assert (one.hostname, one.version, one.state, one.features) == ("host1", "22.05.8", "IDLE+DRAIN", ("ib", "h100"))
     assert (two.hostname, two.version, two.features) == ("n2", "", ())
+    assert (one.gpus_used, two.gpus_used) == (2, 0)
 
 
 @pytest.mark.parametrize(("text", "count"), [("n[1-3]", 3), ("n1,n[5-6]", 3), ("n[1-", 0)])

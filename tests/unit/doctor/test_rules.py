@@ -321,6 +321,12 @@ DAEMONS: tuple[tuple[str, Callable[[Site], Site], str, Severity], ...] = (
         Severity.ERROR,
     ),
     (
+        "idle node with used GPUs",
+        lambda s: _nodes(s, NodeFact("gpu2", "gpu2", "22.05.8", "IDLE+DRAIN", gpus_used=4)),
+        "gres.leaked",
+        WARNING,
+    ),
+    (
         "feature set by hand",
         lambda s: _nodes(s, NodeFact("gpu2", "gpu2", "22.05.8", "IDLE", ("ib_ok",))),
         "features.declared",
@@ -390,3 +396,9 @@ def test_nothing_is_said_of_what_is_not_known(tmp_path: Path) -> None:
         tmp_path, {"SelectType": None}, {name: None for name in FILES if name != "topology.conf"}, (99, 99)
     )
     assert rules(site) == []
+
+
+@pytest.mark.parametrize("state", ["MIXED", "ALLOCATED", "IDLE+COMPLETING", "DOWN"])
+def test_used_gpus_of_a_node_at_work_are_not_lost(tmp_path: Path, state: str) -> None:
+    site = _nodes(offline_site(tmp_path), NodeFact("gpu2", "gpu2", "22.05.8", state, gpus_used=4))
+    assert not [item for item in found(site) if item.rule == "gres.leaked"]
