@@ -7,6 +7,7 @@ import os
 
 import click
 
+from aistation_slurm import log_line
 from aistation_slurm.cli import EXIT_PROBLEM
 from aistation_slurm.config import load
 from aistation_slurm.findings import Status
@@ -32,9 +33,9 @@ def command(ctx: click.Context, once: bool, verbose: bool) -> None:
     from aistation_slurm.node.lock import take_agent_lock
     from aistation_slurm.slurm import connect
 
-    logging.basicConfig(
+    log_line.start(
         level=logging.INFO if verbose else logging.WARNING,
-        format="aistation agent: %(message)s"
+        form="aistation agent: %(message)s"
         if "JOURNAL_STREAM" in os.environ
         else "%(asctime)s aistation agent: %(message)s",
     )

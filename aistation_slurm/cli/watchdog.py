@@ -13,6 +13,7 @@ from typing import Any, Optional
 import click
 import msgspec
 
+from aistation_slurm import log_line
 from aistation_slurm.cli import EXIT_OK, EXIT_PROBLEM
 from aistation_slurm.config import Config, load
 from aistation_slurm.config.reload import Reloader
@@ -151,7 +152,7 @@ def status(ctx: click.Context, config_path: Optional[Path], as_json: bool) -> No
 
 
 def _settings(path: Optional[Path], observe: bool) -> Config:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_line.start(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
     return _observing(load(path), observe)
 
 
