@@ -104,7 +104,7 @@ def _lost_gpus(site: Site) -> Iterator[Item]:
             f"{hostlist.fold(names)}: idle, but slurmctld counts GPUs there as used (GresUsed of `scontrol -d show node`)",
             "jobs that need them stay PENDING (Resources) beside idle nodes. Slurm before 23.02.2 loses count where the last node "
             "of a requeued job goes down while the job is COMPLETING. Right only where a suspended job holds them",
-            "restart slurmctld: it counts anew (jobs run on); Slurm 23.02.2 or later for good",
+            "`scontrol reconfigure`, or restart slurmctld: it counts anew, jobs run on; Slurm 23.02.2 or later for good",
         )
 
 
