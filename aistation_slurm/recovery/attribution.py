@@ -162,7 +162,8 @@ def attribute(
     """The cause of this attempt's end, or of its trouble while it runs.
 
     restarts: of this job, by us, so far; quick_s: an attempt that failed sooner after such a restart may have failed in
-    loading its checkpoint. requeued_for: the cause for which the watchdog itself put this attempt's job back in the queue.
+    loading its checkpoint. requeued_for: the cause for which the watchdog itself put this attempt's job back in the queue, or
+    was about to.
     """
     if job.state in _OWN_CAUSES:
         return Verdict(_OWN_CAUSES[job.state], {}, f"the job is {job.state}")
@@ -181,6 +182,10 @@ def attribute(
     where = _names(attempt.nodes)
     if job.state == "NODE_FAIL":
         return Verdict(Cause.INFRASTRUCTURE, {}, f"Slurm says NODE_FAIL on {where}")
+    if job.state == "FAILED" and requeued_for is not None:
+        return Verdict(
+            requeued_for, {}, f"{requeued_for.value.replace('_', ' ')} on {where}; its requeue was not finished"
+        )
     if job.state in ("FAILED", "BOOT_FAIL"):
         how = f"signal {job.exit_signal}" if job.exit_signal else f"exit code {job.exit_code}"
         run = tags.read_run(job.comment)

@@ -391,7 +391,11 @@ class Watchdog:
 
     def _attribute(self, job: Job, attempt: Attempt, record: Record, nodes: Mapping[str, Node]) -> Verdict:
         restarts = self._past(job).restarts if job.state == "FAILED" else 0
-        again = job.state == "PENDING" and record.cause in _RESTARTED and self._journal.requeued(attempt)
+        again = record.cause in _RESTARTED and (
+            (job.state == "PENDING" and self._journal.requeued(attempt))
+            # decided, and killed before it was done: the node may have been given back since
+            or (job.state == "FAILED" and record.told.startswith(f"{record.cause}/{StepKind.REQUEUE.value}"))
+        )
         return attribute(
             job,
             attempt,

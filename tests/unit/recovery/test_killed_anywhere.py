@@ -103,6 +103,41 @@ def test_exactly_one_requeue_wherever_it_is_killed(
         assert [a["state"] for a in world.journal.attempts(job.job_id)][-1] in ("running", "restarted"), where  # type: ignore[union-attr]
 
 
+def test_a_fault_once_found_counts_although_its_node_is_given_back_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The watchdog is killed after it said why; the node is repaired before the next one looks (found by the torture)."""
+    _, moments = play(World(tmp_path_factory.mktemp("w")), failed_with_a_fault, 0, 0.0)
+    decided = 0
+    for kill_at in range(1, moments + 1):
+        world = World(tmp_path_factory.mktemp("w"))
+        job = failed_with_a_fault(world)
+        count = 0
+
+        def moment(point: str) -> None:
+            nonlocal count
+            count += 1
+            if count == kill_at:  # noqa: B023
+                raise Killed(point)
+
+        world.sim.hook = world.journal_hook = moment
+        try:
+            world.run_until(lambda: len(job.starts) > 1, within_s=200)  # noqa: B023
+        except Killed:
+            pass
+        world.sim.hook = world.journal_hook = lambda point: None
+        found = "infrastructure: gpu2" in world.text(job)
+        node = world.sim.nodes["gpu2"]
+        node.flags, node.reason, node.reason_time = [], "", 0
+        world.start()
+        world.run_for(160, step_s=2.0)
+        if found:
+            decided += 1
+            where = f"killed at moment {kill_at}: {world.story()}"
+            assert (len(job.requeues), len(job.starts), job.state) == (1, 2, "RUNNING"), where
+    assert decided > 5, "it was never killed after its decision"
+
+
 def test_a_request_that_got_no_answer_is_not_sent_twice(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The controller takes the requeue and the answer is lost: the next look finds its effect."""
     world = World(tmp_path_factory.mktemp("w"))
