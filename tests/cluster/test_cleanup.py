@@ -71,7 +71,7 @@ def members(namespaces: set[str]) -> list[str]:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not holds():
         if time.monotonic() > deadline:
             return False

@@ -62,7 +62,7 @@ def test_a_job_held_by_its_user_stays_held(cluster: Cluster) -> None:
     )
     other = cluster.submit(SHORT, "--nodes=4", "--gpus-per-node=8", "--ais-resume", user="alice")
     cluster.wait_for(lambda: "DRAIN" in cluster.node("gpu1")["flags"], 60, "gpu1 is drained by the gate")
-    cluster.wait_for(lambda: cluster.show_job(other)["Restarts"] == "1", 60, "the refused job is requeued")
+    cluster.wait_for(lambda: cluster.show_job(other)["Restarts"] == "1", 120, "the refused job is requeued")
     cluster.wait_for(lambda: cluster.show_job(other)["Priority"] != "0", 60, "the refused job is released")
     held = cluster.show_job(job_id)
     assert (held["JobState"], held["Reason"], held["Priority"]) == ("PENDING", "JobHeldUser", "0")
@@ -81,6 +81,7 @@ def test_the_gate_keeps_its_budget_while_the_driver_blocks(cluster: Cluster) -> 
     assert not cluster.node("gpu1")["reason"]
 
 
+@pytest.mark.timeout(900)
 def test_fifty_refused_two_node_jobs_restart_on_the_survivor(cluster: Cluster) -> None:
     """None is lost to a credential of the same second as the last terminate: every one completes after one restart."""
     done = 0

@@ -172,17 +172,19 @@ def test_killed_between_the_requeue_and_the_new_start_time(cluster: Cluster) -> 
     cluster.run(["scontrol", "show", "job", str(job_id)])
 
 
+@pytest.mark.timeout(600)
 def test_killed_all_the_time(cluster: Cluster) -> None:
     """SIGKILL at whatever it does, every second or so, until the job is back: one requeue."""
     job_id, nodes = running(cluster, "--nodes=2")
     drain(cluster, nodes[1])
-    deadline = time.monotonic() + 120
+    began = time.monotonic()
     lives = 0.9
     while cluster.show_job(job_id)["JobState"] != "COMPLETED":
-        assert time.monotonic() < deadline + 60, cluster.show_job(job_id)
+        assert time.monotonic() < began + 400, cluster.show_job(job_id)
         cluster.kill_watchdog()
         cluster.start_watchdog()
-        time.sleep(lives)
+        # on a busy machine a start alone may take longer than a life
+        time.sleep(lives * (1 + (time.monotonic() - began) / 60))
         # each life ends at another moment of what it does, and later ones are long enough to finish it
         lives = 0.9 + (lives - 0.9 + 0.17) % 3.0
     job = cluster.show_job(job_id)
