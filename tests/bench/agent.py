@@ -87,8 +87,11 @@ def measure(console: Console, rounds: int = 20, idle_s: float = 120.0) -> None:
         "what", "n", "median", "p25 .. p75", "p95", "CPU time", title="Checks of a node with 8 GPUs and 8 HCAs"
     )
     for name, times in cpu.items():
-        shown = Sample(name, tuple(wall[name] or times)).row(1000, "ms")
-        table.add_row(*shown, f"{statistics.median(times) * 1000:.1f} ms")
+        used = f"{statistics.median(times) * 1000:.1f} ms"
+        if wall[name]:
+            table.add_row(*Sample(name, tuple(wall[name])).row(1000, "ms"), used)
+        else:
+            table.add_row(name, str(len(times)), "-", "-", "-", used)
     console.print(table)
     if nhc:
         console.print(
